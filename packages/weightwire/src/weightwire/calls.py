@@ -1,0 +1,62 @@
+"""Watched calls: a blocking call on a thread of its own, whose waiter always meets its deadline.
+
+``concurrent.futures`` is not used: its worker threads are joined when the interpreter exits, so that a call to a
+wedged engine would keep a finished trainer alive for ever. The threads here are daemons.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from weightwire.deadlines import Deadline
+
+T = TypeVar("T")
+
+
+class Call(Generic[T]):
+    """A call in flight."""
+
+    def __init__(self, work: Callable[[], T], *, doing: str) -> None:
+        """Start *work* at once on a daemon thread.
+
+        Args:
+            work: the blocking call.
+            doing: what it does, as it should read after "while" in a deadline's message.
+        """
+        self.doing = doing
+        self._work = work
+        self._finished = threading.Event()
+        self._error: BaseException | None = None
+        self._value: list[T] = []
+        threading.Thread(target=self._run, name=f"weightwire: {doing}", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._value.append(self._work())
+        except BaseException as error:  # noqa: BLE001 - handed to the waiter, whoever that is
+            self._error = error
+        finally:
+            self._finished.set()
+
+    @property
+    def done(self) -> bool:
+        """Whether it returned or raised."""
+        return self._finished.is_set()
+
+    def failure(self) -> BaseException | None:
+        """What it raised so far; None while it runs and after it succeeded. Never blocks."""
+        return self._error if self.done else None
+
+    def result(self, deadline: Deadline) -> T:
+        """Wait for the value.
+
+        Raises:
+            DeadlineExceeded: it is still running at the deadline; it goes on in the background, unwatched.
+        """
+        if not self._finished.wait(deadline.remaining()):
+            raise deadline.exceeded(self.doing)
+        if self._error is not None:
+            raise self._error
+        return self._value[0]

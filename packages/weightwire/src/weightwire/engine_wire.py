@@ -1,0 +1,66 @@
+"""The wire between Weightwire and its own engine plugin in the server (distribution weightwire-vllm-engine).
+
+It travels inside vLLM's ``init_info`` and ``update_info``. Names and shapes travel once, when the channel is opened;
+an update names a window of them. Both sides refuse a wire version they do not know.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from weightwire.messages import TensorMeta
+
+WIRE_VERSION = 1
+"""Raised when a field changes its meaning; both sides carry it, so that an old one refuses a new one in words."""
+
+BACKEND = "weightwire"
+"""The name our engine is registered under in vLLM, from 0.22 on."""
+
+
+class EngineInit(msgspec.Struct, frozen=True, kw_only=True):
+    """``init_info``: how a worker joins the channel.
+
+    Attributes:
+        wire_version: :data:`WIRE_VERSION` of the client.
+        transport: ``"gloo"`` or ``"nccl"``.
+        address: where the sender's key-value store listens.
+        port: its port.
+        rank_offset: the rank of this engine's first worker.
+        world_size: members of the group.
+        timeout: seconds a worker waits for the store and in a collective.
+        packed: several tensors per collective.
+        buffer_bytes: the pack rule's size.
+        tensors: the manifest, in order.
+        digest: its digest.
+    """
+
+    wire_version: int
+    transport: str
+    address: str
+    port: int
+    rank_offset: int
+    world_size: int
+    timeout: float
+    packed: bool
+    buffer_bytes: int
+    tensors: tuple[TensorMeta, ...]
+    digest: str
+
+
+class EngineUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """``update_info``: receive ``tensors[start:stop]`` of the manifest that *digest* names.
+
+    Attributes:
+        action: ``"receive"`` loads into the live model; ``"stage"``, ``"commit"`` and ``"abort"`` are the three
+            calls of a staged round.
+        round_id: the round it belongs to.
+        start: first tensor.
+        stop: one past the last.
+        digest: of the manifest given at init.
+    """
+
+    action: str
+    round_id: str
+    start: int
+    stop: int
+    digest: str

@@ -1,0 +1,59 @@
+"""The options of a session: one struct, the same keys as arguments, as ``WEIGHTWIRE_*`` and in TOML."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How a session connects, transfers and fails.
+
+    Every field can also be set by an environment variable (``WEIGHTWIRE_TIMEOUT=60``) or in ``weightwire.toml``
+    (``timeout = 60``); an argument beats the environment, which beats the file (see :mod:`weightwire.settings`).
+
+    Attributes:
+        timeout: seconds that connecting, opening a channel, and a whole round may take, each.
+        headers: HTTP headers sent with every call, such as ``Authorization`` for a proxy.
+        tls_verify: check the server's certificate.
+        tls_ca: a file with the certificates to trust; empty for the system's.
+        control_plane: use this control plane, whatever the engine says it is; empty to choose.
+        data_plane: use this data plane; empty to choose by the engine's backend.
+        weight_source: use this weight source; empty to choose by the model.
+        allow_untested: talk to engine releases outside the tested range, with a warning.
+        expected: a checkpoint directory or index whose names and shapes the engine expects; empty to find out.
+        verify: check once after the first round (``first``), after each (``always``), or never (``off``).
+        on_failure: raise from ``push``, or log and let the trainer go on (only with staged rounds).
+        dtype: refuse tensors whose dtype differs from the engine's (``refuse``), or cast them (``cast``).
+        packed: pack several tensors per collective; None to choose what is safe.
+        bucket_bytes: size of a pack, in bytes.
+        num_buckets: packs in the ring.
+        advertise: the address the workers should connect to; empty to choose.
+        port: the port to listen on; 0 to choose.
+        interface: the network interface for the data; empty to choose.
+        nccl_library: path of the NCCL to load; empty for torch's own.
+        abort_process_group: on failure, abort the trainer's own process group, so that ranks inside a gather
+            raise at once instead of when that group's time-out fires.
+    """
+
+    timeout: float = 300.0
+    headers: dict[str, str] = {}
+    tls_verify: bool = True
+    tls_ca: str = ""
+    control_plane: str = ""
+    data_plane: str = ""
+    weight_source: str = ""
+    allow_untested: bool = False
+    expected: str = ""
+    verify: Literal["first", "always", "off"] = "first"
+    on_failure: Literal["raise", "keep_training"] = "raise"
+    dtype: Literal["refuse", "cast"] = "cast"
+    packed: bool | None = None
+    bucket_bytes: int = 16 * 1024 * 1024
+    num_buckets: int = 2
+    advertise: str = ""
+    port: int = 0
+    interface: str = ""
+    nccl_library: str = ""
+    abort_process_group: bool = False
