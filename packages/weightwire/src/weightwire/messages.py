@@ -268,6 +268,7 @@ class ChannelRequest(msgspec.Struct, frozen=True, kw_only=True):
     rendezvous: Rendezvous
     rank_offset: int
     geometry: PackGeometry
+    manifest: Manifest
 
 
 class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -87,6 +87,9 @@ class ControlPlane(Protocol):
     def mark(self, weight_version: str, deadline: Deadline) -> bool:
         """Set the version that the server reports, where it keeps one; False where it keeps none."""
 
+    def weight_version(self, deadline: Deadline) -> str | None:
+        """The version the server says it holds; None where it keeps none. Goes through the engine itself."""
+
     def flush(self, deadline: Deadline) -> None:
         """Bring an engine with a half-done update back to where an update can begin.
 
@@ -145,6 +148,13 @@ class DataPlane(Protocol):
 
     def close(self, deadline: Deadline) -> None:
         """Leave the group in order and free the bucket ring. Idempotent."""
+
+
+@runtime_checkable
+class ReportsProgress(Protocol):
+    """A data plane that can tell how far it is; the backend sets the sink before a round."""
+
+    progress: ProgressSink | None
 
 
 @runtime_checkable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import TypeVar
 
@@ -101,7 +102,6 @@ class CommandEntry(msgspec.Struct, frozen=True, kw_only=True):
     help: str
 
 
-Entry = ControlPlaneEntry | DataPlaneEntry | WeightSourceEntry | CommandEntry
 E_ = TypeVar("E_", ControlPlaneEntry, DataPlaneEntry, WeightSourceEntry, CommandEntry)
 
 
@@ -116,6 +116,12 @@ class Registry:
         self.commands: dict[str, CommandEntry] = {}
         self.owners: dict[tuple[str, str], str] = {}
         self.registering = ""
+        self._remove: dict[str, Callable[[str], object]] = {
+            "control plane": self.control_planes.pop,
+            "data plane": self.data_planes.pop,
+            "weight source": self.weight_sources.pop,
+            "command": self.commands.pop,
+        }
 
     def add_control_plane(self, entry: ControlPlaneEntry) -> None:
         """Add a control plane."""
@@ -136,6 +142,12 @@ class Registry:
     def owner(self, kind: str, name: str) -> str:
         """The distribution that registered the entry, such as ``owner("data plane", "nccl")``."""
         return self.owners.get((kind, name), "")
+
+    def forget(self, owner: str) -> None:
+        """Take back everything that the distribution *owner* registered."""
+        for kind, name in [key for key, distribution in self.owners.items() if distribution == owner]:
+            self._remove[kind](name)
+            del self.owners[kind, name]
 
     def _add(self, table: dict[str, E_], entry: E_, kind: str) -> None:
         if entry.name in table:
