@@ -32,7 +32,8 @@ class Engine:
         self.state = EngineState.WHOLE
         self.touched = False
         """Whether the round under way has reached the live weights of this engine."""
-        self.paused_by_us = False
+        self.held = False
+        """Whether this session paused it and has not resumed it."""
 
     def probe(self, deadline: Deadline) -> EngineInfo:
         """Ask how it stands, and keep the answer."""

@@ -1,0 +1,107 @@
+"""What a trainer calls: :func:`connect`, and for a look without a session :func:`inspect`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from weightwire import discovery, negotiate, settings
+from weightwire.backend import SenderBackend
+from weightwire.deadlines import Deadline
+from weightwire.engines import Engine, Engines
+from weightwire.errors import ConfigurationError, WeightwireError
+from weightwire.follower import FollowerBackend
+from weightwire.http import Http
+from weightwire.messages import EngineInfo
+from weightwire.options import Options
+from weightwire.registry import Registry
+from weightwire.session import Session
+
+
+def connect(
+    target: str | Sequence[str],
+    model: object,
+    options: Options | Mapping[str, object] | None = None,
+    *,
+    plugins: Sequence[object] = (),
+) -> Session:
+    """Open a session that brings *model*'s weights into the engines at *target*. Call it on every trainer rank.
+
+    Args:
+        target: the base URL of an engine, or of several.
+        model: what holds the weights: a ``torch.nn.Module``, a DeepSpeed engine, a checkpoint directory, or a
+            :class:`~weightwire.planes.WeightSource`.
+        options: complete options, or the ones that differ from the environment, ``weightwire.toml`` and the defaults.
+        plugins: objects with lifecycle hooks of your own: wrappers and observers.
+
+    Raises:
+        WeightwireError: what is wrong, what was expected, what to type. Nothing was changed in any engine.
+    """
+    chosen = resolve(options)
+    registry = discovery.plugins().registry
+    try:
+        source = negotiate.weight_source(registry, model, chosen)
+        backend = _backend(registry, _urls(target), source.ranks.rank, chosen)
+        session = Session(backend, source, chosen, plugins=plugins)
+        _open(session)
+    except WeightwireError as error:
+        _mention_broken_plugins(error)
+        raise
+    return session
+
+
+def inspect(url: str, options: Options | Mapping[str, object] | None = None) -> EngineInfo:
+    """Ask one engine what it is and how it stands. Changes nothing.
+
+    Raises:
+        WeightwireError: nothing usable answers there; says why.
+    """
+    chosen = resolve(options)
+    deadline = Deadline.after(chosen.timeout)
+    http = Http(url, chosen)
+    try:
+        return negotiate.control_plane(discovery.plugins().registry, http, chosen, deadline).probe(deadline)
+    finally:
+        http.close()
+
+
+def resolve(options: Options | Mapping[str, object] | None) -> Options:
+    """Complete options as they are; anything less is completed from the environment and the working directory."""
+    if isinstance(options, Options):
+        return options
+    return settings.load(options or {}, environ=os.environ, directory=Path.cwd())
+
+
+def _open(session: Session) -> None:
+    try:
+        session.open()
+    except BaseException:
+        session.close()
+        raise
+
+
+def _backend(registry: Registry, urls: Sequence[str], rank: int, options: Options) -> SenderBackend | FollowerBackend:
+    if rank != 0:
+        return FollowerBackend()
+    deadline = Deadline.after(options.timeout)
+    members = []
+    for url in urls:
+        http = Http(url, options)
+        members.append(Engine(http.url, negotiate.control_plane(registry, http, options, deadline)))
+    return SenderBackend(Engines(members), lambda infos: negotiate.data_plane(registry, infos, options), options)
+
+
+def _urls(target: str | Sequence[str]) -> tuple[str, ...]:
+    urls = (target,) if isinstance(target, str) else tuple(target)
+    if not urls or len(set(urls)) != len(urls):
+        raise ConfigurationError(
+            f"The engines are {list(urls)!r}; at least one address is needed, and none twice.",
+            hint="weightwire.connect('http://127.0.0.1:8000', model)",
+        )
+    return urls
+
+
+def _mention_broken_plugins(error: WeightwireError) -> None:
+    for record in discovery.plugins().broken:
+        error.add_note(f"The plugin {record.entry_point} of {record.distribution} is broken: {record.error}")
