@@ -1,0 +1,46 @@
+import threading
+import time
+
+import pytest
+from weightwire.calls import Call
+from weightwire.deadlines import Deadline
+from weightwire.errors import DeadlineExceeded
+
+
+def test_a_call_hands_over_its_value():
+    assert Call(lambda: 7, doing="counting").result(Deadline.after(5)) == 7
+
+
+def test_a_call_hands_over_its_error_to_whoever_waits():
+    def fail() -> None:
+        raise OSError("no")
+
+    call = Call(fail, doing="failing")
+
+    with pytest.raises(OSError, match="no"):
+        call.result(Deadline.after(5))
+    assert isinstance(call.failure(), OSError)
+
+
+def test_the_waiter_leaves_at_the_deadline_while_the_call_goes_on():
+    release = threading.Event()
+    call = Call(lambda: release.wait(10), doing="waiting for a peer")
+    began = time.monotonic()
+
+    with pytest.raises(DeadlineExceeded, match="waiting for a peer"):
+        call.result(Deadline.after(0.05))
+
+    assert time.monotonic() - began < 2
+    assert call.failure() is None
+    release.set()
+    assert call.result(Deadline.after(5)) is True
+
+
+def test_a_running_call_does_not_keep_the_interpreter_alive():
+    release = threading.Event()
+    Call(lambda: release.wait(10), doing="hanging")
+
+    hanging = [thread for thread in threading.enumerate() if thread.name.endswith("hanging")]
+
+    assert [thread.daemon for thread in hanging] == [True]
+    release.set()
