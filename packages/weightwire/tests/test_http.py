@@ -135,7 +135,7 @@ def test_an_error_status_is_an_answer():
 def test_nothing_listening_is_unreachable_and_names_the_address():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    with pytest.raises(EngineUnreachable, match="got no whole answer.*refused") as caught:
+    with pytest.raises(EngineUnreachable, match=r"got no whole answer.*refused") as caught:
         Http(url, Options()).get("/version", Deadline.after(5))
 
     assert caught.value.where.engine == url

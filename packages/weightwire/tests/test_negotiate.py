@@ -120,7 +120,7 @@ def test_without_any_control_plane_the_pip_line_is_given():
 
 
 def test_a_name_that_is_not_installed_lists_what_is(registry):
-    with pytest.raises(ConfigurationError, match="names the control plane 'x'.*installed are: vllm"):
+    with pytest.raises(ConfigurationError, match=r"names the control plane 'x'.*installed are: vllm"):
         choose(registry, control_plane="x")
 
 
