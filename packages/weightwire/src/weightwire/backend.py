@@ -136,13 +136,12 @@ class SenderBackend:
         """Read the version back, where the server keeps one."""
 
         def read_back(engine: Engine) -> str:
+            engine.touched = True
             held = engine.control.weight_version(deadline)
-            if held is None:
-                return ""
-            if held != receipt.version:
-                engine.touched = True
+            if held not in {None, receipt.version}:
                 raise UpdateFailed(f"The engine says it holds version {held!r}, not {receipt.version!r}.")
-            return f"{engine.url} says it holds version {held}"
+            engine.touched = False
+            return f"{engine.url} says it holds version {held}" if held is not None else ""
 
         said = self.engines.all(read_back, "reading the versions back", deadline)
         return Verification(checked=tuple(filter(None, said)))
