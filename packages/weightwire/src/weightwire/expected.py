@@ -99,8 +99,8 @@ def _from_option(text: str) -> Expected:
     try:
         return from_checkpoint(read_index(path))
     except ConfigurationError as error:
-        error.message = f"The option expected={text!r} can't be used: {error.message}"
-        raise
+        message = f"The option expected={text!r} can't be used: {error.message}"
+        raise ConfigurationError(message, hint=error.hint) from error
 
 
 def _local_copy(model: str, environ: Mapping[str, str]) -> Path | None:
