@@ -114,7 +114,10 @@ def _files(environ: Mapping[str, str], directory: Path) -> tuple[_Layer, ...]:
     if named := environ.get(CONFIG):
         own = Path(named).expanduser()
         if not own.is_file():
-            raise ConfigurationError(f"The environment variable {CONFIG} names {own}, which is no file.")
+            raise ConfigurationError(
+                f"The environment variable {CONFIG} names {own}, which is no file.",
+                hint=f"unset {CONFIG}, or set it to the path of a TOML file",
+            )
     tool = _read(project).get("tool")
     table = tool.get("weightwire", {}) if isinstance(tool, dict) else {}
     if not isinstance(table, dict):
@@ -141,13 +144,14 @@ def _typed(layer: _Layer, key: str, value: object) -> object:
     kind, found = _TYPES[key], value
     if key == "headers" and isinstance(value, str):
         found = _headers(value)
+    shown = "something else (not shown, it may hold a secret)" if key == "headers" else repr(value)
     limit = _LIMITS.get(key)
     try:
         typed = msgspec.convert(found, kind, strict=layer.strict)
     except msgspec.ValidationError as error:
-        raise _wrong(layer.where(key), value, _in_words(kind)) from error
+        raise _wrong(layer.where(key), shown, _in_words(kind)) from error
     if limit and isinstance(typed, int | float) and not limit.fits(typed):
-        raise _wrong(layer.where(key), value, limit.words)
+        raise _wrong(layer.where(key), shown, limit.words)
     return typed
 
 
@@ -168,8 +172,8 @@ def _in_words(kind: object) -> str:
     return _WORDS.get(kind) or f"one of {', '.join(map(repr, get_args(kind)))}"
 
 
-def _wrong(where: str, value: object, expected: str) -> ConfigurationError:
-    return ConfigurationError(f"The value of {where} is wrong: found {value!r}, expected {expected}.")
+def _wrong(where: str, shown: str, expected: str) -> ConfigurationError:
+    return ConfigurationError(f"The value of {where} is wrong: found {shown}, expected {expected}.")
 
 
 def _unknown(where: str, key: str) -> ConfigurationError:
