@@ -1,0 +1,233 @@
+"""Read what a Hugging Face checkpoint holds, from its headers alone: no torch, no numpy, no tensor data.
+
+A checkpoint is a directory with ``model.safetensors``, or with several shards and an index that says which tensor is
+in which. The core reads it to know what an engine expects; a source reads it to know what to send.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from weightwire.errors import ConfigurationError
+from weightwire.fused import block_of
+from weightwire.messages import TensorMeta
+from weightwire.safetensors_header import Stored, read_header
+from weightwire.wording import some
+
+T = TypeVar("T")
+
+_SINGLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_SHARD = re.compile(r".*-\d+-of-\d+\.safetensors")
+_PICKLES = (".bin", ".pt", ".pth")
+_CONVERT = "convert it: AutoModelForCausalLM.from_pretrained(SOURCE).save_pretrained(TARGET) writes safetensors"
+_CHUNK_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class CheckpointIndex:
+    """What a checkpoint holds.
+
+    Attributes:
+        directory: where its files are.
+        tensors: in the order of the index or of the file, but layers together and by number (2 before 10).
+        files: the file name of each tensor, by its name.
+        spans: the first byte of each tensor in its file, and one past its last, by its name.
+        tied_head: what ``config.json`` says of the output head and the embedding; None where it says nothing.
+        num_layers: ``num_hidden_layers`` of ``config.json``; None where it says nothing.
+    """
+
+    directory: Path
+    tensors: tuple[TensorMeta, ...]
+    files: dict[str, str]
+    spans: dict[str, tuple[int, int]]
+    tied_head: bool | None
+    num_layers: int | None = None
+
+    def same_bytes(self, one: str, other: str) -> bool:
+        """Whether two tensors hold the same bytes; the only question here that reads data, in chunks."""
+        left, right = self.spans[one], self.spans[other]
+        if left[1] - left[0] != right[1] - right[0]:
+            return False
+        with (
+            (self.directory / self.files[one]).open("rb") as first,
+            (self.directory / self.files[other]).open("rb") as second,
+        ):
+            first.seek(left[0])
+            second.seek(right[0])
+            sizes = range(left[1] - left[0], 0, -_CHUNK_BYTES)
+            return all(first.read(min(n, _CHUNK_BYTES)) == second.read(min(n, _CHUNK_BYTES)) for n in sizes)
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+
+
+def read_index(path: Path) -> CheckpointIndex:
+    """Read the headers of a checkpoint.
+
+    Args:
+        path: its directory, a ``*.safetensors`` file, or a ``*.safetensors.index.json``.
+
+    Returns:
+        What it holds.
+
+    Raises:
+        ConfigurationError: there is no checkpoint, or it is incomplete, truncated or damaged.
+    """
+    source = _find_source(Path(path))
+    if source.suffix == ".json":
+        stored = _from_shards(source)
+    else:
+        stored = {tensor.meta.name: (source.name, tensor) for tensor in read_header(source)}
+    if not stored:
+        raise ConfigurationError(f"{source} holds no tensors.", hint="save the checkpoint again with save_pretrained()")
+    tied_head, num_layers = _read_config(source.parent / "config.json")
+    return CheckpointIndex(
+        directory=source.parent,
+        tensors=_by_layer(stored),
+        files={name: file for name, (file, _) in stored.items()},
+        spans={name: (tensor.start, tensor.stop) for name, (_, tensor) in stored.items()},
+        tied_head=tied_head,
+        num_layers=num_layers,
+    )
+
+
+def _find_source(path: Path) -> Path:
+    """The one file to start from: an index, or the only data file."""
+    if not path.exists():
+        raise ConfigurationError(
+            f"There is no checkpoint at {path}.",
+            hint="give a directory, a *.safetensors file or a *.safetensors.index.json on this machine",
+        )
+    if path.is_dir():
+        return _find_in_directory(path)
+    if not path.name.endswith((".safetensors", ".safetensors.index.json")):
+        raise ConfigurationError(
+            f"{path} is no checkpoint: expected a directory, a *.safetensors file or a *.safetensors.index.json.",
+            hint=_CONVERT if path.suffix in _PICKLES else "",
+        )
+    return path
+
+
+def _find_in_directory(directory: Path) -> Path:
+    names = sorted(file.name for file in directory.iterdir() if file.is_file())
+    indexes = [name for name in names if name.endswith(".safetensors.index.json")]
+    data = [name for name in names if name.endswith(".safetensors")]
+    if _INDEX in indexes or len(indexes) == 1:
+        index = _INDEX if _INDEX in indexes else indexes[0]
+        _refuse_two_checkpoints(directory, index, data)
+        return directory / index
+    shards = [name for name in data if _SHARD.fullmatch(name)]
+    if shards and _SINGLE not in data:
+        raise ConfigurationError(
+            f"{directory} holds {len(shards)} shard(s) ({some(shards)}) without their index {_INDEX}, which says "
+            "which tensor is in which.",
+            hint="copy the index along with the shards, or save the checkpoint again with save_pretrained()",
+        )
+    if _SINGLE in data or len(data) == 1:
+        return directory / (_SINGLE if _SINGLE in data else data[0])
+    raise _nothing_usable(directory, names, indexes or data)
+
+
+def _refuse_two_checkpoints(directory: Path, index: str, data: list[str]) -> None:
+    """Engines such as vLLM follow the index and transformers prefers the single file, so that two are one too many."""
+    if _SINGLE in data and _SINGLE not in _read_map(directory / index).values():
+        raise ConfigurationError(
+            f"{directory} holds two checkpoints: {_SINGLE}, and the shards of {index}; engines load the shards, "
+            "transformers loads the single file.",
+            hint="remove the one that is out of date, or give the path of the file or of the index",
+        )
+
+
+def _nothing_usable(directory: Path, names: list[str], candidates: list[str]) -> ConfigurationError:
+    if candidates:
+        return ConfigurationError(
+            f"{directory} holds {len(candidates)} checkpoints ({some(candidates)}).",
+            hint="give the path of the one that is meant",
+        )
+    pickles = [name for name in names if name.endswith(_PICKLES)]
+    found = f"only {some(pickles)}" if pickles else some(names) if names else "no files"
+    return ConfigurationError(
+        f"{directory} holds no *.safetensors file; found {found}.",
+        hint=_CONVERT if pickles else "check the path; a checkpoint directory holds config.json and *.safetensors",
+    )
+
+
+def _read_map(index: Path) -> dict[str, str]:
+    weight_map = _decode(index, _Index).weight_map
+    outside = next((file for file in weight_map.values() if Path(file).name != file), None)
+    if outside is not None:
+        raise ConfigurationError(f"{index} names {outside!r}, which is not a file beside it.")
+    return weight_map
+
+
+def _from_shards(index: Path) -> dict[str, tuple[str, Stored]]:
+    """The tensors that an index lists, in its order."""
+    weight_map = _read_map(index)
+    files = sorted(set(weight_map.values()))
+    missing = [file for file in files if not (index.parent / file).is_file()]
+    if missing:
+        raise ConfigurationError(
+            f"{index} names {len(files)} shard(s), and {len(missing)} of them are missing: {some(missing)}.",
+            hint="finish the download or the copy of the checkpoint",
+        )
+    held = {file: {tensor.meta.name: tensor for tensor in read_header(index.parent / file)} for file in files}
+    _refuse_twins(index, held)
+    lost = [name for name, file in weight_map.items() if name not in held[file]]
+    if lost:
+        raise ConfigurationError(
+            f"{index} and its shards don't fit together: {weight_map[lost[0]]} lacks {lost[0]}, which the index says "
+            f"it holds ({len(lost)} tensor(s) in all).",
+            hint="shards and index are from different saves; save or download the checkpoint again",
+        )
+    return {name: (file, held[file][name]) for name, file in weight_map.items()}
+
+
+def _refuse_twins(index: Path, held: Mapping[str, Mapping[str, Stored]]) -> None:
+    seen: dict[str, str] = {}
+    for file, tensors in held.items():
+        for name in tensors:
+            if name in seen:
+                raise ConfigurationError(
+                    f"{index.parent} holds {name} twice: in {seen[name]} and in {file}.",
+                    hint="the shards are from different saves; save or download the checkpoint again",
+                )
+            seen[name] = file
+
+
+def _by_layer(stored: Mapping[str, tuple[str, Stored]]) -> tuple[TensorMeta, ...]:
+    """Put the tensors of a layer together and layers in numeric order; the rest stays as it is.
+
+    Indexes are sorted as text, so that layer 10 comes before layer 2, and a layer may lie in two shards.
+    """
+    first: dict[str, int] = {}
+    keys: dict[str, tuple[int, int]] = {}
+    for position, name in enumerate(stored):
+        family, _, number = block_of(name).rpartition(".")
+        keys[name] = (first.setdefault(family, position), int(number)) if number else (position, 0)
+    return tuple(stored[name][1].meta for name in sorted(stored, key=keys.__getitem__))
+
+
+def _read_config(path: Path) -> tuple[bool | None, int | None]:
+    """Whether the head is tied, and how many layers there are; models of several parts say it of their text model."""
+    config = _decode(path, dict[str, object]) if path.is_file() else {}
+    text = config.get("text_config")
+    merged = {**text, **config} if isinstance(text, dict) else config
+    tied, layers = merged.get("tie_word_embeddings"), merged.get("num_hidden_layers")
+    return tied if isinstance(tied, bool) else None, layers if isinstance(layers, int) else None
+
+
+def _decode(path: Path, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"{path} can't be read: {error}.", hint="download the file again, or save the checkpoint again"
+        ) from error

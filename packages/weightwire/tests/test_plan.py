@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from weightwire.errors import ConfigurationError
+from weightwire.fused import module_of
+from weightwire.messages import (
+    ITEM_BYTES,
+    EngineInfo,
+    EngineKind,
+    Manifest,
+    PackGeometry,
+    ReceiverLimits,
+    TensorMeta,
+    item_bytes,
+)
+from weightwire.options import Options
+from weightwire.plan import geometry, pack_offsets, windows
+
+
+def engine(**limits: object) -> EngineInfo:
+    return EngineInfo(
+        url="http://127.0.0.1:8000",
+        engine="vllm",
+        version="0.32.0",
+        dialect="0.28",
+        control_plane="vllm",
+        backend="nccl",
+        kind=EngineKind.STOCK,
+        world_size=1,
+        limits=ReceiverLimits(**limits),
+    )
+
+
+def manifest(*tensors: TensorMeta, groups: tuple[tuple[int, int], ...] = ()) -> Manifest:
+    return Manifest(tensors, groups or tuple((i, i + 1) for i in range(len(tensors))))
+
+
+def tensor(name: str, *shape: int, dtype: str = "float32") -> TensorMeta:
+    return TensorMeta(name, dtype, shape)
+
+
+LAYER = (
+    tensor("l.0.self_attn.k_proj.weight", 8),
+    tensor("l.0.self_attn.o_proj.weight", 8),
+    tensor("l.0.self_attn.q_proj.weight", 8),
+    tensor("l.0.self_attn.v_proj.weight", 8),
+    tensor("l.0.norm.weight", 8),
+    tensor("l.0.norm.bias", 8),
+)
+
+NAMES = st.sampled_from(
+    [f"l.{layer}.{part}" for layer in range(3) for part in ("q_proj.w", "k_proj.w", "v_proj.w", "n.w", "n.b", "e.A")]
+)
+SHAPES = st.lists(st.integers(1, 5), max_size=3).map(tuple)
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> Manifest:
+    names = draw(st.lists(NAMES, unique=True, min_size=1))
+    tensors = tuple(TensorMeta(name, draw(st.sampled_from(sorted(ITEM_BYTES))), draw(SHAPES)) for name in names)
+    inner = draw(st.sets(st.integers(1, len(names) - 1))) if len(names) > 1 else set()
+    edges = sorted({0, len(names)} | inner)
+    return Manifest(tensors, tuple(itertools.pairwise(edges)))
+
+
+@given(manifests(), st.integers(1, 200))
+def test_windows_cover_the_manifest_and_cut_no_group_and_no_module(sent: Manifest, limit: int) -> None:
+    shape = PackGeometry(packed=True, buffer_bytes=limit, num_buffers=2)
+    cut = windows(sent, shape, [engine(), engine(whole_modules=True)])
+    assert [w.index for w in cut] == list(range(len(cut)))
+    edges = [0, *(w.stop for w in cut)]
+    assert [(w.start, w.stop) for w in cut] == list(itertools.pairwise(edges))
+    assert edges[-1] == len(sent.tensors)
+    assert {start for start, _ in sent.groups} >= {w.start for w in cut}
+    held = [{module_of(t.name) for t in sent.tensors[w.start : w.stop]} for w in cut]
+    assert sum(map(len, held)) == len(set().union(*held))
+
+
+@given(manifests(), st.integers(1, 200))
+def test_neighbouring_windows_would_not_fit_into_one(sent: Manifest, limit: int) -> None:
+    shape = PackGeometry(packed=True, buffer_bytes=limit, num_buffers=2)
+    cut = windows(sent, shape, [engine(whole_modules=True)])
+    sizes = [sum(t.nbytes for t in sent.tensors[w.start : w.stop]) for w in cut]
+    assert all(left + right > limit for left, right in itertools.pairwise(sizes))
+
+
+@given(st.lists(st.integers(0, 50)), st.integers(1, 60))
+def test_packs_are_full_but_for_the_last_and_no_tensor_is_past_the_rule(sizes: list[int], limit: int) -> None:
+    placed = list(pack_offsets(sizes, limit))
+    for pack, members in itertools.groupby(range(len(sizes)), key=lambda i: placed[i][0]):
+        inside = list(members)
+        ends = list(itertools.accumulate(sizes[i] for i in inside))
+        assert [placed[i][1] for i in inside] == [0, *ends[:-1]]
+        assert all(end <= limit for end in ends[:-1])
+        assert ends[-1] > limit or pack == placed[-1][0]
+
+
+@given(manifests(), st.integers(1, 200), st.booleans())
+def test_packs_are_chosen_only_where_every_tensor_is_aligned(sent: Manifest, limit: int, whole_modules: bool) -> None:
+    infos = [engine(whole_modules=whole_modules)]
+    shape = geometry(sent, infos, Options(bucket_bytes=limit))
+    aligned = True
+    for window in windows(sent, shape, infos):
+        tensors = sent.tensors[window.start : window.stop]
+        offsets = pack_offsets([t.nbytes for t in tensors], limit)
+        aligned &= all(at % item_bytes(t.dtype) == 0 for t, (_, at) in zip(tensors, offsets, strict=True))
+    assert shape.packed == aligned
+
+
+def test_a_tensor_that_fills_a_pack_exactly_does_not_close_it() -> None:
+    assert list(pack_offsets([4, 4, 1, 9, 2], 8)) == [(0, 0), (0, 4), (0, 8), (1, 0), (2, 0)]
+
+
+def test_one_window_holds_everything_where_no_engine_minds() -> None:
+    sent = manifest(*LAYER)
+    cut = windows(sent, PackGeometry(packed=True, buffer_bytes=1, num_buffers=2), [engine()])
+    assert [(w.index, w.start, w.stop) for w in cut] == [(0, 0, 6)]
+
+
+def test_an_empty_manifest_has_no_windows() -> None:
+    assert windows(manifest(), PackGeometry(packed=True, buffer_bytes=1, num_buffers=2), [engine()]) == ()
+
+
+def test_a_window_does_not_end_inside_a_fused_module() -> None:
+    shape = PackGeometry(packed=True, buffer_bytes=1, num_buffers=2)
+    cut = windows(manifest(*LAYER), shape, [engine(whole_modules=True)])
+    assert [(w.start, w.stop) for w in cut] == [(0, 4), (4, 6)]
+
+
+def test_a_window_does_not_end_inside_a_group() -> None:
+    shape = PackGeometry(packed=True, buffer_bytes=1, num_buffers=2)
+    cut = windows(manifest(*LAYER, groups=((0, 5), (5, 6))), shape, [engine(whole_modules=True)])
+    assert [(w.start, w.stop) for w in cut] == [(0, 6)]
+
+
+def test_the_geometry_is_the_least_that_any_engine_can_take() -> None:
+    infos = [engine(num_buffers=4), engine(num_buffers=1)]
+    shape = geometry(manifest(*LAYER), infos, Options(bucket_bytes=64, num_buckets=3))
+    assert shape == PackGeometry(packed=True, buffer_bytes=64, num_buffers=1)
+    assert geometry(manifest(*LAYER), [engine(num_buffers=4)], Options(num_buckets=3)).num_buffers == 3
+
+
+ODD = manifest(tensor("a.weight", 3, dtype="bfloat16"), tensor("b.weight", 2))
+SCALAR = manifest(tensor("a.weight", 2), tensor("b.scale"))
+
+
+@pytest.mark.parametrize(
+    ("sent", "limits", "said"),
+    [
+        (manifest(*LAYER), {"packed": False}, "takes no packs"),
+        (SCALAR, {"packed_scalars": False}, "b.scale"),
+        (ODD, {}, "b.weight (float32) would start at byte 6"),
+    ],
+)
+def test_packs_that_an_engine_could_not_take_apart_are_avoided_or_refused(
+    sent: Manifest, limits: dict[str, bool], said: str
+) -> None:
+    infos = [engine(), engine(**limits)]
+    assert not geometry(sent, infos, Options()).packed
+    with pytest.raises(ConfigurationError) as caught:
+        geometry(sent, infos, Options(packed=True))
+    assert said in caught.value.message
+    assert "http://127.0.0.1:8000" in caught.value.message
+
+
+def test_packs_can_be_turned_off() -> None:
+    assert not geometry(manifest(*LAYER), [engine()], Options(packed=False)).packed
+
+
+def test_unaligned_packs_and_scalars_pass_where_the_engine_takes_them() -> None:
+    assert geometry(ODD, [engine(aligned_packs=False)], Options(packed=True)).packed
+    assert geometry(SCALAR, [engine()], Options(packed=True)).packed
+
+
+def test_a_misaligned_tensor_is_fine_once_it_starts_a_pack_of_its_own() -> None:
+    assert geometry(ODD, [engine()], Options(bucket_bytes=5, packed=True)).packed
