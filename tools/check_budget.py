@@ -66,9 +66,13 @@ class Function:
 
     @property
     def positional(self) -> tuple[str, ...]:
-        """Names of the parameters that can be given by position, without ``self`` and ``cls``."""
+        """Names of the parameters that can be given by position, without ``self`` and ``cls``.
+
+        A deadline does not count either: it has the same name and its own type wherever something waits.
+        """
         names = [arg.arg for arg in (*self.node.args.posonlyargs, *self.node.args.args)]
-        return tuple(names[1:] if self.method and "staticmethod" not in self.decorators else names)
+        mine = names[1:] if self.method and "staticmethod" not in self.decorators else names
+        return tuple(name for name in mine if name != "deadline")
 
     @property
     def signature(self) -> tuple[str, tuple[str, ...]]:
