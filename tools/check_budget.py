@@ -21,6 +21,7 @@ MODULE_CAP, MODULE_MEDIAN = 400, 120
 FUNCTION_CAP, FUNCTION_P90, FUNCTION_MEDIAN = 60, 35, 10
 PARAMETERS, POSITIONAL = 5, 2
 TESTS_LEAST, TESTS_LOW, TESTS_HIGH = 0.8, 1.0, 2.0
+PASSED_ALONG = frozenset({"deadline", "options"})
 ENOUGH_LINES = 100
 """A member below this many lines is a beginning: its medians and its share of tests say nothing yet."""
 
@@ -68,11 +69,11 @@ class Function:
     def positional(self) -> tuple[str, ...]:
         """Names of the parameters that can be given by position, without ``self`` and ``cls``.
 
-        A deadline does not count either: it has the same name and its own type wherever something waits.
+        A deadline and the options do not count either: each has one name and its own type wherever it is passed.
         """
         names = [arg.arg for arg in (*self.node.args.posonlyargs, *self.node.args.args)]
         mine = names[1:] if self.method and "staticmethod" not in self.decorators else names
-        return tuple(name for name in mine if name != "deadline")
+        return tuple(name for name in mine if name not in PASSED_ALONG)
 
     @property
     def signature(self) -> tuple[str, tuple[str, ...]]:

@@ -62,7 +62,7 @@ def test_six_parameters_are_too_many_and_three_by_position(root: Path) -> None:
     assert module(root, "def f(a, b, c) -> None:\n    '''F.'''\n") == [("a.m:f", "positional")]
 
 
-def test_self_and_a_deadline_do_not_count(root: Path) -> None:
+def test_self_a_deadline_and_the_options_do_not_count(root: Path) -> None:
     text = """
     class C:
         '''C.'''
@@ -71,7 +71,7 @@ def test_self_and_a_deadline_do_not_count(root: Path) -> None:
             self.a = a
 
         @classmethod
-        def make(cls, a, b, deadline) -> None:
+        def make(cls, a, b, options, deadline) -> None:
             '''Make.'''
 
         @staticmethod
