@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from weightwire.checkpoint import read_index
+from weightwire.checkpoint import ModelFacts, read_index
 from weightwire.errors import ConfigurationError
 from weightwire.messages import TensorMeta
 from weightwire.safetensors_header import DTYPES
@@ -107,26 +107,26 @@ def test_shards_are_read_as_the_index_says_with_layers_by_number(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("config", "tied", "layers"),
+    ("config", "facts"),
     [
-        (None, None, None),
-        ({}, None, None),
-        ({"tie_word_embeddings": True, "num_hidden_layers": 3}, True, 3),
-        ({"tie_word_embeddings": False, "text_config": {"tie_word_embeddings": True}}, False, None),
-        ({"text_config": {"num_hidden_layers": 2}}, None, 2),
-        ({"text_config": {"tie_word_embeddings": True}}, True, None),
-        ({"text_config": None, "num_hidden_layers": [1, 2]}, None, None),
+        (None, ModelFacts()),
+        ({}, ModelFacts()),
+        ({"tie_word_embeddings": True, "num_hidden_layers": 3}, ModelFacts(tied_head=True, num_layers=3)),
+        ({"tie_word_embeddings": False, "text_config": {"tie_word_embeddings": True}}, ModelFacts(tied_head=False)),
+        (
+            {"text_config": {"tie_word_embeddings": True, "num_hidden_layers": 4, "num_kv_shared_layers": 2}},
+            ModelFacts(tied_head=True, num_layers=4, num_shared_kv=2),
+        ),
+        ({"text_config": None, "num_hidden_layers": [1, 2], "tie_word_embeddings": "no"}, ModelFacts()),
     ],
 )
-def test_the_config_says_whether_the_head_is_tied(
-    tmp_path: Path, config: object, tied: bool | None, layers: int | None
-) -> None:
+def test_the_config_says_how_the_model_is_built(tmp_path: Path, config: object, facts: ModelFacts) -> None:
     write(tmp_path / "model.safetensors", {"x": ("F32", (1,))})
     if config is not None:
         (tmp_path / "config.json").write_text(json.dumps(config))
     index = read_index(tmp_path)
-    assert index.tied_head is tied
-    assert index.num_layers == layers
+    assert index.facts == facts
+    assert index.tied_head is facts.tied_head
 
 
 @pytest.mark.parametrize(("second", "same"), [(bytes(12), True), (bytes(11) + b"\1", False), (bytes(8), False)])

@@ -140,22 +140,36 @@ def test_a_tied_checkpoint_without_a_head_is_tied(tmp_path: Path) -> None:
     assert from_checkpoint(read_index(tmp_path)).tied_head is True
 
 
-def test_what_training_code_does_not_hold_is_optional(tmp_path: Path) -> None:
-    untrained = {
-        "model.layers.0.self_attn.rotary_emb.inv_freq",
-        "transformer.h.0.attn.bias",
-        "transformer.h.0.attn.masked_bias",
-        "mtp.layers.0.mlp.up_proj.weight",
-        "model.layers.2.eh_proj.weight",
-    }
-    trained = {
-        "model.layers.1.mlp.up_proj.weight",
-        "transformer.h.0.attn.c_attn.bias",
-        "visual.layers.2.mlp.up_proj.weight",
-        "lm_head.weight",
-    }
-    write(tmp_path, dict.fromkeys([*untrained, *trained], b"1"), num_hidden_layers=2)
-    assert from_checkpoint(read_index(tmp_path)).optional == untrained
+UNTRAINED = {
+    "model.layers.0.self_attn.rotary_emb.inv_freq",
+    "transformer.h.0.attn.bias",
+    "transformer.h.0.attn.masked_bias",
+    "mtp.layers.0.mlp.up_proj.weight",
+}
+SHARED = {f"model.layers.1.self_attn.{part}.weight" for part in ("k_proj", "v_proj", "k_norm")}
+BEYOND = {"model.layers.2.eh_proj.weight", "model.language_model.layers.2.mlp.up_proj.weight"}
+TRAINED = {
+    "model.layers.0.self_attn.k_proj.weight",
+    "model.layers.1.self_attn.q_proj.weight",
+    "transformer.h.0.attn.c_attn.bias",
+    "visual.layers.2.mlp.up_proj.weight",
+    "lm_head.weight",
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "optional"),
+    [
+        ({}, UNTRAINED),
+        ({"num_hidden_layers": 2}, UNTRAINED | BEYOND),
+        ({"num_hidden_layers": 2, "num_kv_shared_layers": 1}, UNTRAINED | BEYOND | SHARED),
+    ],
+)
+def test_what_training_code_does_not_hold_is_optional(
+    tmp_path: Path, config: dict[str, object], optional: set[str]
+) -> None:
+    write(tmp_path, dict.fromkeys([*UNTRAINED, *SHARED, *BEYOND, *TRAINED], b"1"), **config)
+    assert from_checkpoint(read_index(tmp_path)).optional == optional
 
 
 def test_a_manifest_can_be_the_expectation() -> None:

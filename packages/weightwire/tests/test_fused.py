@@ -87,6 +87,9 @@ def test_modules_groups_names_in_their_order() -> None:
         [f"{LAYER}.ff.w1.weight", f"{LAYER}.ff.w2.weight"],
         [*LLAMA, f"{LAYER}.self_attn.k_proj.k_scale", f"{LAYER}.self_attn.v_proj.v_scale"],
         [f"{LAYER}.attn.{part}_proj.weight" for part in "qkv"] + [f"{LAYER}.attn.{part}_proj.bias" for part in "qv"],
+        [f"{LAYER}.self_attn.gate_proj.weight", *LLAMA],  # a gate on the attention's output (AFMoE)
+        [f"{LAYER}.self_attn.indexer.{part}.weight" for part in ("wk", "weights_proj", "wq_b")],  # DeepSeek-V3.2
+        [f"{LAYER}.attention.{part}.weight" for part in ("key", "value", "receptance")],  # RWKV
         ["lm_head.weight", "model.norm.weight"],
         [],
     ],

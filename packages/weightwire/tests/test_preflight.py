@@ -183,6 +183,11 @@ def test_the_order_within_a_layer_is_free() -> None:
     check(by_name, [engine()], expectation(), Options())
 
 
+def test_a_module_may_have_tensors_on_both_sides_of_its_layers() -> None:
+    names = ["vision.class_embedding", "vision.layers.0.norm.weight", "vision.layers.1.norm.weight", "vision.position"]
+    check(manifest(TensorMeta(name, "float32", (1,)) for name in names), [engine()], None, Options())
+
+
 # Names
 
 

@@ -31,6 +31,21 @@ _CHUNK_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True)
+class ModelFacts:
+    """What ``config.json`` says of the model; models of several parts say it of their text model.
+
+    Attributes:
+        tied_head: whether the output head and the embedding are one; None where it says nothing.
+        num_layers: how many layers there are; None where it says nothing.
+        num_shared_kv: how many of them, the last, use the keys and values of earlier ones (Gemma 3n and 4).
+    """
+
+    tied_head: bool | None = None
+    num_layers: int | None = None
+    num_shared_kv: int = 0
+
+
+@dataclass(frozen=True)
 class CheckpointIndex:
     """What a checkpoint holds.
 
@@ -39,16 +54,19 @@ class CheckpointIndex:
         tensors: in the order of the index or of the file, but layers together and by number (2 before 10).
         files: the file name of each tensor, by its name.
         spans: the first byte of each tensor in its file, and one past its last, by its name.
-        tied_head: what ``config.json`` says of the output head and the embedding; None where it says nothing.
-        num_layers: ``num_hidden_layers`` of ``config.json``; None where it says nothing.
+        facts: what its ``config.json`` says.
     """
 
     directory: Path
     tensors: tuple[TensorMeta, ...]
     files: dict[str, str]
     spans: dict[str, tuple[int, int]]
-    tied_head: bool | None
-    num_layers: int | None = None
+    facts: ModelFacts
+
+    @property
+    def tied_head(self) -> bool | None:
+        """Whether the config says that the output head and the embedding are one; None where it says nothing."""
+        return self.facts.tied_head
 
     def same_bytes(self, one: str, other: str) -> bool:
         """Whether two tensors hold the same bytes; the only question here that reads data, in chunks."""
@@ -88,14 +106,12 @@ def read_index(path: Path) -> CheckpointIndex:
         stored = {tensor.meta.name: (source.name, tensor) for tensor in read_header(source)}
     if not stored:
         raise ConfigurationError(f"{source} holds no tensors.", hint="save the checkpoint again with save_pretrained()")
-    tied_head, num_layers = _read_config(source.parent / "config.json")
     return CheckpointIndex(
         directory=source.parent,
         tensors=_by_layer(stored),
         files={name: file for name, (file, _) in stored.items()},
         spans={name: (tensor.start, tensor.stop) for name, (_, tensor) in stored.items()},
-        tied_head=tied_head,
-        num_layers=num_layers,
+        facts=_read_facts(source.parent / "config.json"),
     )
 
 
@@ -215,13 +231,16 @@ def _by_layer(stored: Mapping[str, tuple[str, Stored]]) -> tuple[TensorMeta, ...
     return tuple(stored[name][1].meta for name in sorted(stored, key=keys.__getitem__))
 
 
-def _read_config(path: Path) -> tuple[bool | None, int | None]:
-    """Whether the head is tied, and how many layers there are; models of several parts say it of their text model."""
+def _read_facts(path: Path) -> ModelFacts:
     config = _decode(path, dict[str, object]) if path.is_file() else {}
     text = config.get("text_config")
     merged = {**text, **config} if isinstance(text, dict) else config
-    tied, layers = merged.get("tie_word_embeddings"), merged.get("num_hidden_layers")
-    return tied if isinstance(tied, bool) else None, layers if isinstance(layers, int) else None
+    tied, layers, shared = map(merged.get, ("tie_word_embeddings", "num_hidden_layers", "num_kv_shared_layers"))
+    return ModelFacts(
+        tied_head=tied if isinstance(tied, bool) else None,
+        num_layers=layers if isinstance(layers, int) else None,
+        num_shared_kv=shared if isinstance(shared, int) else 0,
+    )
 
 
 def _decode(path: Path, kind: type[T]) -> T:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from weightwire.checkpoint import CheckpointIndex, read_index
+from weightwire.checkpoint import CheckpointIndex, ModelFacts, read_index
 from weightwire.errors import ConfigurationError
 from weightwire.messages import EngineInfo, Manifest, TensorMeta
 from weightwire.options import Options
@@ -22,9 +22,11 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HEAD = re.compile(r"(?!.*\bmtp\b)(?:.+\.)?lm_head\.weight")
 _EMBEDDING = re.compile(r"(?:.+\.)?embed_tokens\.weight")
 # What checkpoints hold and training code does not: old files' rotary tables and attention masks, which engines
-# compute, and the extra layers for multi-token prediction, which transformers drops when it loads.
+# compute, and what transformers drops when it loads: layers for multi-token prediction (named so, or numbered beyond
+# the last layer), and keys and values of layers that use those of earlier layers.
 _UNTRAINED = re.compile(r".*\.rotary_emb\.inv_freq|.*\.attn\.(?:masked_)?bias|(?:.+\.)?mtp\..+")
-_TEXT_LAYER = re.compile(r"(?:model\.|language_model\.)*layers\.(\d+)\..+")
+_TEXT_LAYER = re.compile(r"(?:model\.|language_model\.)*layers\.(?P<number>\d+)\.(?P<rest>.+)")
+_KEYS_VALUES = re.compile(r"self_attn\.[kv]_(?:proj|norm)\..+")
 
 
 class Expected(msgspec.Struct, frozen=True):
@@ -73,7 +75,7 @@ def from_checkpoint(index: CheckpointIndex) -> Expected:
     """The expectation of an engine that was started from this checkpoint."""
     tensors = {tensor.name: tensor for tensor in index.tensors}
     tied = _tied_in_effect(index, tensors)
-    optional = {name for name in tensors if _is_untrained(name, index.num_layers) or (tied and is_head(name))}
+    optional = {name for name in tensors if _is_untrained(name, index.facts) or (tied and is_head(name))}
     return Expected(tensors, tied, f"the checkpoint {index.directory}", frozenset(optional))
 
 
@@ -150,7 +152,10 @@ def _tied_in_effect(index: CheckpointIndex, tensors: Mapping[str, TensorMeta]) -
     return index.tied_head
 
 
-def _is_untrained(name: str, num_layers: int | None) -> bool:
+def _is_untrained(name: str, facts: ModelFacts) -> bool:
     layer = _TEXT_LAYER.fullmatch(name)
-    beyond = layer is not None and num_layers is not None and int(layer[1]) >= num_layers
-    return beyond or _UNTRAINED.fullmatch(name) is not None
+    if layer is None or facts.num_layers is None:
+        return _UNTRAINED.fullmatch(name) is not None
+    number = int(layer["number"])
+    shares = number >= facts.num_layers - facts.num_shared_kv and _KEYS_VALUES.fullmatch(layer["rest"])
+    return number >= facts.num_layers or bool(shares) or _UNTRAINED.fullmatch(name) is not None

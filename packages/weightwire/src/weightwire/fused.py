@@ -35,15 +35,16 @@ RULES: tuple[Rule, ...] = (
     # Multi-head latent attention without a compressed query has a q_proj of its own (DeepSeek-V2-Lite); the keys and
     # values come from kv_a_proj_with_mqa.
     Rule("qkv_proj", ("q_proj", "k_proj", "v_proj"), unless=("kv_a_proj_with_mqa", "kv_b_proj", "kv_proj")),
-    Rule("fused_qkv_a_proj", ("q_a_proj", "kv_a_proj_with_mqa"), unless=("q_proj",)),
-    # Models without a gate have an up_proj alone (Nemotron).
-    Rule("gate_up_proj", ("gate_proj", "up_proj"), may_lack=("gate_proj",)),
+    Rule("fused_qkv_a_proj", ("q_a_proj", "kv_a_proj_with_mqa"), unless=("q_proj", "kv_proj")),
+    # Models without a gate have an up_proj alone (Nemotron); a gate beside projections of an attention is another.
+    Rule("gate_up_proj", ("gate_proj", "up_proj"), unless=("q_proj", "kv_proj", "o_proj"), may_lack=("gate_proj",)),
     Rule("in_proj_qkvz", ("in_proj_qkv", "in_proj_z")),  # Qwen3.5; Qwen3-Next's checkpoints are fused already
     Rule("in_proj_ba", ("in_proj_b", "in_proj_a")),
     Rule("w13", ("w1", "w3"), may_lack=("w3",)),  # Mixtral, InternLM2, LFM2
     Rule("c_fc", ("c_fc_0", "c_fc_1")),  # EXAONE
-    Rule("wqkv", ("wq", "wk", "wv")),  # checkpoints in Mistral's own format
-    Rule("query_key_value", ("query", "key", "value")),  # BERT
+    # Mistral's own format and Molmo2 have the first three; the indexer of DeepSeek-V3.2 has wk and weights_proj.
+    Rule("wqkv", ("wq", "wk", "wv", "weights_proj"), may_lack=("wq", "wk", "wv", "weights_proj")),
+    Rule("query_key_value", ("query", "key", "value"), unless=("receptance",)),  # BERT; not RWKV
 )
 
 _RULE_OF = {part: rule for rule in RULES for part in rule.parts}

@@ -108,8 +108,9 @@ def _check_taken(manifest: Manifest, info: EngineInfo) -> None:
 def _check_adjacent(manifest: Manifest) -> None:
     """Refuse parts of a module that come layers apart: the engine holds them back, in memory it did not plan for."""
     runs: Counter[str] = Counter()
-    for _, run in groupby(manifest.names, key=block_of):
-        runs.update({module_of(name) for name in run})
+    for block, run in groupby(manifest.names, key=block_of):
+        # Outside numbered blocks a module's own tensors may stand on both sides of those of its children.
+        runs.update({module_of(name) for name in run if block})
     scattered = [module for module, count in runs.items() if count > 1]
     if scattered:
         raise ManifestError(
