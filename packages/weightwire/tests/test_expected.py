@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from weightwire.checkpoint import read_index
 from weightwire.errors import ConfigurationError
-from weightwire.expected import Expected, find, from_checkpoint, from_manifest, is_head
+from weightwire.expected import Expected, find, from_checkpoint, from_manifest
 from weightwire.messages import EngineInfo, EngineKind, Manifest, ReceiverLimits, TensorMeta
 from weightwire.options import Options
+from weightwire.output_head import is_head
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 

@@ -6,27 +6,17 @@ in which. The core reads it to know what an engine expects; a source reads it to
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
-import msgspec
-
+from weightwire.checkpoint_layout import decode, find_source, read_map
 from weightwire.errors import ConfigurationError
 from weightwire.fused import block_of
 from weightwire.messages import TensorMeta
 from weightwire.safetensors_header import Stored, read_header
 from weightwire.wording import some
 
-T = TypeVar("T")
-
-_SINGLE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
-_SHARD = re.compile(r".*-\d+-of-\d+\.safetensors")
-_PICKLES = (".bin", ".pt", ".pth")
-_CONVERT = "convert it: AutoModelForCausalLM.from_pretrained(SOURCE).save_pretrained(TARGET) writes safetensors"
 _CHUNK_BYTES = 4 * 1024 * 1024
 
 
@@ -83,10 +73,6 @@ class CheckpointIndex:
             return all(first.read(min(n, _CHUNK_BYTES)) == second.read(min(n, _CHUNK_BYTES)) for n in sizes)
 
 
-class _Index(msgspec.Struct):
-    weight_map: dict[str, str]
-
-
 def read_index(path: Path) -> CheckpointIndex:
     """Read the headers of a checkpoint.
 
@@ -99,7 +85,7 @@ def read_index(path: Path) -> CheckpointIndex:
     Raises:
         ConfigurationError: there is no checkpoint, or it is incomplete, truncated or damaged.
     """
-    source = _find_source(Path(path))
+    source = find_source(Path(path))
     if source.suffix == ".json":
         stored = _from_shards(source)
     else:
@@ -115,78 +101,9 @@ def read_index(path: Path) -> CheckpointIndex:
     )
 
 
-def _find_source(path: Path) -> Path:
-    """The one file to start from: an index, or the only data file."""
-    if not path.exists():
-        raise ConfigurationError(
-            f"There is no checkpoint at {path}.",
-            hint="give a directory, a *.safetensors file or a *.safetensors.index.json on this machine",
-        )
-    if path.is_dir():
-        return _find_in_directory(path)
-    if not path.name.endswith((".safetensors", ".safetensors.index.json")):
-        raise ConfigurationError(
-            f"{path} is no checkpoint: expected a directory, a *.safetensors file or a *.safetensors.index.json.",
-            hint=_CONVERT if path.suffix in _PICKLES else "",
-        )
-    return path
-
-
-def _find_in_directory(directory: Path) -> Path:
-    names = sorted(file.name for file in directory.iterdir() if file.is_file())
-    indexes = [name for name in names if name.endswith(".safetensors.index.json")]
-    data = [name for name in names if name.endswith(".safetensors")]
-    if _INDEX in indexes or len(indexes) == 1:
-        index = _INDEX if _INDEX in indexes else indexes[0]
-        _refuse_two_checkpoints(directory, index, data)
-        return directory / index
-    shards = [name for name in data if _SHARD.fullmatch(name)]
-    if shards and _SINGLE not in data:
-        raise ConfigurationError(
-            f"{directory} holds {len(shards)} shard(s) ({some(shards)}) without their index {_INDEX}, which says "
-            "which tensor is in which.",
-            hint="copy the index along with the shards, or save the checkpoint again with save_pretrained()",
-        )
-    if _SINGLE in data or len(data) == 1:
-        return directory / (_SINGLE if _SINGLE in data else data[0])
-    raise _nothing_usable(directory, names, indexes or data)
-
-
-def _refuse_two_checkpoints(directory: Path, index: str, data: list[str]) -> None:
-    """Engines such as vLLM follow the index and transformers prefers the single file, so that two are one too many."""
-    if _SINGLE in data and _SINGLE not in _read_map(directory / index).values():
-        raise ConfigurationError(
-            f"{directory} holds two checkpoints: {_SINGLE}, and the shards of {index}; engines load the shards, "
-            "transformers loads the single file.",
-            hint="remove the one that is out of date, or give the path of the file or of the index",
-        )
-
-
-def _nothing_usable(directory: Path, names: list[str], candidates: list[str]) -> ConfigurationError:
-    if candidates:
-        return ConfigurationError(
-            f"{directory} holds {len(candidates)} checkpoints ({some(candidates)}).",
-            hint="give the path of the one that is meant",
-        )
-    pickles = [name for name in names if name.endswith(_PICKLES)]
-    found = f"only {some(pickles)}" if pickles else some(names) if names else "no files"
-    return ConfigurationError(
-        f"{directory} holds no *.safetensors file; found {found}.",
-        hint=_CONVERT if pickles else "check the path; a checkpoint directory holds config.json and *.safetensors",
-    )
-
-
-def _read_map(index: Path) -> dict[str, str]:
-    weight_map = _decode(index, _Index).weight_map
-    outside = next((file for file in weight_map.values() if Path(file).name != file), None)
-    if outside is not None:
-        raise ConfigurationError(f"{index} names {outside!r}, which is not a file beside it.")
-    return weight_map
-
-
 def _from_shards(index: Path) -> dict[str, tuple[str, Stored]]:
     """The tensors that an index lists, in its order."""
-    weight_map = _read_map(index)
+    weight_map = read_map(index)
     files = sorted(set(weight_map.values()))
     missing = [file for file in files if not (index.parent / file).is_file()]
     if missing:
@@ -232,7 +149,7 @@ def _by_layer(stored: Mapping[str, tuple[str, Stored]]) -> tuple[TensorMeta, ...
 
 
 def _read_facts(path: Path) -> ModelFacts:
-    config = _decode(path, dict[str, object]) if path.is_file() else {}
+    config = decode(path, dict[str, object]) if path.is_file() else {}
     text = config.get("text_config")
     merged = {**text, **config} if isinstance(text, dict) else config
     tied, layers, shared = map(merged.get, ("tie_word_embeddings", "num_hidden_layers", "num_kv_shared_layers"))
@@ -241,12 +158,3 @@ def _read_facts(path: Path) -> ModelFacts:
         num_layers=layers if isinstance(layers, int) else None,
         num_shared_kv=shared if isinstance(shared, int) else 0,
     )
-
-
-def _decode(path: Path, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(
-            f"{path} can't be read: {error}.", hint="download the file again, or save the checkpoint again"
-        ) from error

@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from weightwire.errors import ManifestError
-from weightwire.expected import Expected, is_embedding, is_head
+from weightwire.expected import Expected
 from weightwire.fused import module_of, modules
 from weightwire.messages import EngineInfo, Manifest, TensorMeta
+from weightwire.output_head import is_embedding, is_head
 from weightwire.wording import closest, some
 
 _VOCABULARY = re.compile(
@@ -47,7 +48,7 @@ def check_shapes(manifest: Manifest, expected: Expected) -> None:
         )
 
 
-def check_dtypes(manifest: Manifest, expected: Expected, infos: Sequence[EngineInfo], *, refuse: bool) -> None:
+def check_dtypes(manifest: Manifest, expected: Expected, *, infos: Sequence[EngineInfo], refuse: bool) -> None:
     """Refuse dtypes that no cast makes right, and, where *refuse* says so, any that differ from the engine's."""
     engines = {info.dtype for info in infos}
 
@@ -73,7 +74,7 @@ def check_dtypes(manifest: Manifest, expected: Expected, infos: Sequence[EngineI
         )
 
 
-def check_modules(manifest: Manifest, expected: Expected, infos: Sequence[EngineInfo]) -> None:
+def check_modules(manifest: Manifest, expected: Expected, *, infos: Sequence[EngineInfo]) -> None:
     """Refuse modules of which only some parts are sent."""
     touched = {module_of(name) for name in manifest.names}
     missing = modules(_missing(manifest, expected, infos))
@@ -82,7 +83,7 @@ def check_modules(manifest: Manifest, expected: Expected, infos: Sequence[Engine
         raise half_sent(halves, hint=f"send all their parts; {expected.origin} says what they are")
 
 
-def check_complete(manifest: Manifest, expected: Expected | None, infos: Sequence[EngineInfo]) -> None:
+def check_complete(manifest: Manifest, expected: Expected | None, *, infos: Sequence[EngineInfo]) -> None:
     """Refuse a push that leaves something old."""
     missing = _missing(manifest, expected, infos) if expected else []
     if any(map(is_head, missing)) or _head_left_old(manifest, expected, infos):

@@ -51,10 +51,10 @@ def check(
     else:
         deviations.check_known(manifest, expected)
         deviations.check_shapes(manifest, expected)
-        deviations.check_dtypes(manifest, expected, infos, refuse=options.dtype == "refuse")
-        deviations.check_modules(manifest, expected, infos)
+        deviations.check_dtypes(manifest, expected, infos=infos, refuse=options.dtype == "refuse")
+        deviations.check_modules(manifest, expected, infos=infos)
     if not partial:
-        deviations.check_complete(manifest, expected, infos)
+        deviations.check_complete(manifest, expected, infos=infos)
 
 
 def _check_form(manifest: Manifest) -> None:
