@@ -90,8 +90,8 @@ def check_complete(manifest: Manifest, expected: Expected | None, *, infos: Sequ
         raise ManifestError(
             "The engine has an output head of its own (lm_head.weight), and none is sent; the trainer's is tied to "
             "the embedding. The engine's would stay as it is.",
-            hint="load the trainer's model with tie_word_embeddings=False, so that the head is trained and sent; or, if "
-            "that of the engine's checkpoint is a mere copy of its embedding, set the option `expected` to it",
+            hint="load the trainer's model with tie_word_embeddings=False, so that the head is trained and sent; or, "
+            "if that of the engine's checkpoint is a mere copy of its embedding, set the option `expected` to it",
         )
     if expected and missing:
         raise ManifestError(
