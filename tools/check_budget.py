@@ -47,7 +47,7 @@ class Breach:
 
 @dataclass(frozen=True)
 class Function:
-    """One function or method, as measured."""
+    """One function or method, as measured; *public* if its callers are out of sight and written by people."""
 
     name: str
     node: FunctionNode
@@ -79,11 +79,6 @@ class Function:
     def signature(self) -> tuple[str, tuple[str, ...]]:
         """Its own name and its positional parameters: what an implementation of a Protocol repeats."""
         return self.node.name, self.positional
-
-    @property
-    def called_elsewhere(self) -> bool:
-        """Whether its callers are out of sight, and written by people: neither private nor called by Python."""
-        return not self.node.name.startswith("_") or self.node.name == "__init__"
 
     @property
     def parameters(self) -> int:
@@ -144,7 +139,7 @@ def _functions(scope: ast.AST, prefix: str, *, public: bool, inside: bool = Fals
             shown = public and not inside and not node.name.startswith("_")
             yield from _functions(node, f"{prefix}{node.name}.", public=shown, inside=inside)
         elif isinstance(node, FunctionNode):
-            shown = public and not inside and not node.name.startswith("_")
+            shown = public and not inside and (not node.name.startswith("_") or node.name == "__init__")
             yield Function(f"{prefix}{node.name}", node, isinstance(scope, ast.ClassDef), shown)
             yield from _functions(node, f"{prefix}{node.name}.", public=False, inside=True)
         else:
@@ -193,9 +188,7 @@ def _function_faults(function: Function, known: frozenset[tuple[str, tuple[str, 
         return  # pluggy passes arguments by name
     if function.parameters > PARAMETERS:
         yield "parameters", f"{function.parameters} parameters, the cap is {PARAMETERS}"
-    if not function.called_elsewhere or function.signature in known:
-        return
-    if len(function.positional) > POSITIONAL:
+    if function.public and len(function.positional) > POSITIONAL and function.signature not in known:
         yield "positional", f"{len(function.positional)} positional parameters; keyword-only after {POSITIONAL}"
 
 

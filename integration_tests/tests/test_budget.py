@@ -68,7 +68,7 @@ def test_self_a_deadline_and_the_options_do_not_count(root: Path) -> None:
         '''C.'''
 
         def __init__(self, a, b) -> None:
-            self.a = a
+            '''Keep.'''
 
         @classmethod
         def make(cls, a, b, options, deadline) -> None:
@@ -81,8 +81,14 @@ def test_self_a_deadline_and_the_options_do_not_count(root: Path) -> None:
     assert module(root, text) == [("a.m:C.three", "positional")]
 
 
-def test_a_private_function_may_take_its_arguments_by_position(root: Path) -> None:
+def test_what_is_private_may_take_its_arguments_by_position(root: Path) -> None:
     assert module(root, "def _f(a, b, c) -> None: pass\n") == []
+    assert module(root, "class _C:\n    def __init__(self, a, b, c) -> None: pass\n") == []
+
+
+def test_a_public_constructor_may_not(root: Path) -> None:
+    text = "class C:\n    '''C.'''\n\n    def __init__(self, a, b, c) -> None: pass\n"
+    assert module(root, text) == [("a.m:C.__init__", "positional"), ("a.m:C.__init__", "docstring")]
 
 
 def test_a_hook_implementation_takes_what_the_hook_gives(root: Path) -> None:
