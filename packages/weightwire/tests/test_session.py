@@ -7,6 +7,7 @@ from weightwire.errors import (
     DeadlineExceeded,
     EngineRefused,
     EngineUnreachable,
+    ManifestError,
     PluginError,
     StateError,
     UpdateFailed,
@@ -326,6 +327,18 @@ def test_a_changed_manifest_reopens_the_channel(world):
     session.push(1)
 
     assert without_order(world.log, "init")[:4] == ["close channel", "close plane", "prepare", "join"]
+
+
+def test_what_the_first_push_brought_is_what_later_ones_must_bring(world):
+    session = world.open()
+    session.push(1)
+    world.source.shown = Manifest(world.source.shown.tensors[:2], ((0, 1), (1, 2)))
+    world.log.clear()
+
+    with pytest.raises(ManifestError, match=r"model\.layers\.2"):
+        session.push(2)
+
+    assert world.log == []
 
 
 def test_a_session_that_can_not_join_closes_its_side_and_names_the_phase(world):

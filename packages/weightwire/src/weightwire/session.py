@@ -182,7 +182,8 @@ class Session:
     def _connect(self, deadline: Deadline) -> None:
         self._infos = self._lifecycle.connect(deadline)
         self._become(SessionState.CONNECTED)
-        self._expected = expected.find(self._infos[0], self._options)
+        found = (expected.find(info, self._options) for info in self._infos)
+        self._expected = next(filter(None, found), self._expected)
 
     def _checked_manifest(self) -> Manifest:
         manifest = dtypes.on_the_wire(self._source.manifest(), self._infos, self._expected, self._options)
@@ -267,6 +268,7 @@ class Session:
         except BaseException as error:
             raise self._failed(work, step, error, whole) from error
         self._agreement.say(f"{step}/end", Word())
+        self._expected = self._expected or expected.from_manifest(work.plan.manifest)
         self._become(SessionState.READY)
         return work.receipt(tuple(self.engine_states), committed=True)
 
