@@ -16,6 +16,10 @@ WIRE_VERSION = 1
 BACKEND = "weightwire"
 """The name our engine is registered under in vLLM, from 0.22 on."""
 
+MARK = "VLLM_WEIGHTWIRE_ENGINE"
+"""The variable that our engine declares to ``vllm.envs`` with its own version, so that ``/server_info`` shows it: up
+to 0.21 the backend's name can't tell it from vLLM's ``ipc``."""
+
 
 class EngineInit(msgspec.Struct, frozen=True, kw_only=True):
     """``init_info``: how a worker joins the channel.

@@ -1,0 +1,32 @@
+"""Is the thing at that address a vLLM, and which one?"""
+
+from __future__ import annotations
+
+import msgspec
+
+from weightwire.deadlines import Deadline
+from weightwire.http import Http
+
+OK = 200
+
+
+class _Version(msgspec.Struct):
+    version: str
+
+
+def version(http: Http, deadline: Deadline) -> str | None:
+    """The version that ``GET /version`` tells; None where it tells none, so that this is no vLLM.
+
+    The route is there in every release, needs neither dev mode nor a key, and does not touch the engine.
+
+    Raises:
+        EngineUnreachable: nothing answers.
+        DeadlineExceeded: no answer in time.
+    """
+    reply = http.get("/version", deadline)
+    if reply.status != OK:
+        return None
+    try:
+        return msgspec.json.decode(reply.body, type=_Version).version
+    except msgspec.DecodeError:
+        return None

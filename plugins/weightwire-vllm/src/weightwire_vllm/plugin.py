@@ -1,0 +1,22 @@
+"""What this distribution registers. Imports nothing of what it names."""
+
+from __future__ import annotations
+
+from weightwire.hookspecs import hookimpl
+from weightwire.registry import ControlPlaneEntry, Registry
+
+
+@hookimpl
+def weightwire_register(registry: Registry) -> None:
+    """Register the control plane."""
+    registry.add_control_plane(
+        ControlPlaneEntry(
+            name="vllm",
+            engine="vllm",
+            since="0.21",
+            before="0.34",
+            identify="weightwire_vllm.identify:version",
+            factory="weightwire_vllm.control:create",
+            serve_args="weightwire_vllm.serve_args:advise",
+        )
+    )
