@@ -46,7 +46,7 @@ def _payloads(tree: Tree) -> Facts:
     for what, name in (("init_info", "NCCLWeightTransferInitInfo"), ("update_info", "NCCLWeightTransferUpdateInfo")):
         node = find_class(modules, name)
         if node is not None:
-            found[f"nccl.{what}.fields"] = fields(node, modules, known)
+            found[f"nccl.{what}.fields"] = fields(node, modules, known=known)
             found[f"nccl.{what}.keyword_only"] = any("kw_only=True" in text for text in decorators(node))
     return found | {f"nccl.{name.lower()}": default for name, default in known.items()}
 

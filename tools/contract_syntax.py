@@ -77,12 +77,12 @@ def annotated(function: Function) -> dict[str, str]:
     return {argument.arg: ast.unparse(argument.annotation) for argument in given if argument.annotation}
 
 
-def fields(node: ast.ClassDef, modules: list[ast.Module], known: dict[str, Json]) -> dict[str, Json]:
+def fields(node: ast.ClassDef, modules: list[ast.Module], *, known: dict[str, Json]) -> dict[str, Json]:
     """A dataclass's fields, its bases' first: type, whether required, default."""
     found: dict[str, Json] = {}
     for base in node.bases:
         if (inherited := find_class(modules, ast.unparse(base))) is not None:
-            found |= fields(inherited, modules, known)
+            found |= fields(inherited, modules, known=known)
     for statement in node.body:
         if _is_field(statement):
             described: dict[str, Json] = {
@@ -130,7 +130,7 @@ def message(node: ast.expr) -> str:
     return str(value(node))
 
 
-def assigns(tree: ast.AST, attribute: str, wanted: object) -> bool:
+def assigns(tree: ast.AST, attribute: str, *, wanted: object) -> bool:
     """Whether ``self.attribute = wanted`` occurs below *tree*."""
     return any(
         ast.unparse(target) == f"self.{attribute}"

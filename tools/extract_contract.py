@@ -40,7 +40,7 @@ def _one(what: str, contracts: Path, *, check: bool, write: bool) -> int:
     with open_tree(what) as tree:
         version, found = tree.version(), facts(tree)
     if write:
-        record(version, found, contracts)
+        record(version, found, contracts=contracts)
         print(f"vllm {version}: {len(found)} facts written")
         return 0
     if check:
@@ -75,7 +75,7 @@ def load(version: str, contracts: Path) -> Facts:
     return kept
 
 
-def record(version: str, found: Facts, contracts: Path) -> None:
+def record(version: str, found: Facts, *, contracts: Path) -> None:
     """Write the contract of one version, a fact a line: a difference then reads well in a review."""
     rows = [f"  {json.dumps(key)}: {json.dumps(fact, ensure_ascii=False)}" for key, fact in found.items()]
     text = f'{{"vllm": {json.dumps(version)}, "facts": {{\n' + ",\n".join(rows) + "\n}}\n"

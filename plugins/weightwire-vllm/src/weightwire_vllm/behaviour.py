@@ -7,7 +7,6 @@ contracts of all releases by integration_tests/tests/test_contracts.py.
 from __future__ import annotations
 
 import msgspec
-
 from weightwire.messages import EngineKind, ReceiverLimits
 
 Release = tuple[int, ...]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from weightwire.calls import Call
 from weightwire.deadlines import Deadline
 from weightwire.http import Http, Reply
+
 from weightwire_vllm.replies import OK, decode, garbled, refused
 from weightwire_vllm.wire import Post
 
@@ -36,7 +36,7 @@ class Client:
         reply = self._http.get(path, deadline, params=params)
         if reply.status != OK:
             raise refused(reply, call).at(engine=self.url)
-        return decode(reply, shape, call)
+        return decode(reply, shape, call=call)
 
     def tell(self, post: Post, deadline: Deadline, *, hint: str = "") -> None:
         """POST, and check that the answer is the success that belongs to it.
@@ -48,16 +48,16 @@ class Client:
         call = f"POST {self.url}{post.path}"
         reply = self._http.post(post.path, deadline, post.body, params=post.params)
         if reply.status != OK:
-            raise refused(reply, call, hint).at(engine=self.url)
+            raise refused(reply, call, hint=hint).at(engine=self.url)
         key, value = post.answer
-        said = decode(reply, dict[str, object], call)
+        said = decode(reply, dict[str, object], call=call)
         if key not in said or (value is not None and said[key] != value):
-            raise garbled(reply, call, f"{key!r} should be {value!r}").at(engine=self.url)
-
-    def telling(self, post: Post, deadline: Deadline, *, doing: str, hint: str = "") -> Call[None]:
-        """As :meth:`tell`, but return at once."""
-        return Call(lambda: self.tell(post, deadline, hint=hint), doing=f"{doing} at {self.url}")
+            raise garbled(reply, call, why=_missing(key, value)).at(engine=self.url)
 
     def close(self) -> None:
         """Drop the connections."""
         self._http.close()
+
+
+def _missing(key: str, value: str | bool | None) -> str:
+    return f"there is no {key!r} in it" if value is None else f"{key!r} should be {value!r}"

@@ -9,6 +9,7 @@ from weightwire.http import Http
 from weightwire.messages import CachePolicy, ChannelRequest, EngineInfo, EngineKind, PauseMode, TransferPlan, Window
 from weightwire.options import Options
 from weightwire.versions import release
+
 from weightwire_vllm import wire
 from weightwire_vllm.behaviour import behaviour
 from weightwire_vllm.client import Client

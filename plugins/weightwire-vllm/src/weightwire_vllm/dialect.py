@@ -7,6 +7,7 @@ from typing import Protocol
 from weightwire.errors import CompatibilityError
 from weightwire.messages import ChannelRequest, TransferPlan, Window
 from weightwire.versions import release
+
 from weightwire_vllm.dialect_0_21 import Dialect021
 from weightwire_vllm.dialect_0_25 import Dialect025
 from weightwire_vllm.dialect_0_28 import Dialect028

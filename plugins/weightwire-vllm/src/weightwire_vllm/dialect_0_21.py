@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import msgspec
-
 from weightwire.messages import ChannelRequest, TransferPlan, Window
+
 from weightwire_vllm import wire
 from weightwire_vllm.wire import Post
 

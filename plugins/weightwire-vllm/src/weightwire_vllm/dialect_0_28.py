@@ -5,8 +5,8 @@ from __future__ import annotations
 from base64 import b64encode
 
 import msgspec
-
 from weightwire.messages import ChannelRequest, TransferPlan, Window
+
 from weightwire_vllm import wire
 from weightwire_vllm.behaviour import Release, behaviour
 from weightwire_vllm.wire import Post

@@ -5,6 +5,7 @@ from __future__ import annotations
 from weightwire.engine_wire import WIRE_VERSION, EngineInit, EngineUpdate
 from weightwire.errors import ChannelError
 from weightwire.messages import ChannelRequest, TransferPlan, Window
+
 from weightwire_vllm import wire
 from weightwire_vllm.dialect import Dialect
 from weightwire_vllm.wire import Post

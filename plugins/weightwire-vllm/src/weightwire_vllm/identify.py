@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-
 from weightwire.deadlines import Deadline
 from weightwire.http import Http
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from weightwire.deadlines import Deadline
 from weightwire.errors import EngineRefused
+
 from weightwire_vllm.client import Client
 from weightwire_vllm.wire import CHECK_HEALTH
 

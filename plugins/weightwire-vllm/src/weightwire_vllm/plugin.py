@@ -5,6 +5,9 @@ from __future__ import annotations
 from weightwire.hookspecs import hookimpl
 from weightwire.registry import ControlPlaneEntry, Registry
 
+SINCE, BEFORE = "0.21", "0.34"
+"""The releases of vLLM that were read, and mostly run: from the first, inclusive, to the last, exclusive."""
+
 
 @hookimpl
 def weightwire_register(registry: Registry) -> None:
@@ -13,8 +16,8 @@ def weightwire_register(registry: Registry) -> None:
         ControlPlaneEntry(
             name="vllm",
             engine="vllm",
-            since="0.21",
-            before="0.34",
+            since=SINCE,
+            before=BEFORE,
             identify="weightwire_vllm.identify:version",
             factory="weightwire_vllm.control:create",
             serve_args="weightwire_vllm.serve_args:advise",

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import msgspec
-
 from weightwire.deadlines import Deadline
 from weightwire.engine_wire import BACKEND
 from weightwire.errors import ConfigurationError, DeadlineExceeded, StateError
 from weightwire.messages import EngineInfo, EngineKind
 from weightwire.states import EngineState
 from weightwire.versions import release
+
 from weightwire_vllm import setups
 from weightwire_vllm.asleep import asleep
 from weightwire_vllm.behaviour import Behaviour, behaviour, limits
 from weightwire_vllm.client import Client
 from weightwire_vllm.dialect import choose
 from weightwire_vllm.replies import NOT_FOUND, OK, decode, refused
-from weightwire_vllm.server_info import Config, ServerInfo
+from weightwire_vllm.server_info import ServerInfo
 
 ANSWERS_WITHIN = 30.0
 """Seconds in which a healthy engine answers between two steps, also while a first request compiles."""
@@ -64,8 +64,8 @@ def probe(client: Client, version: str, deadline: Deadline) -> Found:
     world_size = _world_size(client, version, deadline)
     server = _server_info(client, deadline)
     number = release(version)
-    kind = setups.kind(server, number, version)
-    setups.refuse_unsafe(server, number)
+    kind = setups.kind(server, version)
+    setups.refuse_unsafe(server, version)
     is_paused = paused(client, deadline)
     refuse_asleep(client, deadline, is_paused=is_paused)
     held = weight_version(client, behaviour(number), deadline)
@@ -86,7 +86,7 @@ def probe(client: Client, version: str, deadline: Deadline) -> Found:
         model=config.model_config.model,
         dtype=config.model_config.dtype.removeprefix("torch."),
         tied_head=False if config.model_config.word_embeddings_untied_by_checkpoint else None,
-        notes=(*_pause_notes(held, is_paused=is_paused), *setups.notes(config, number, kind)),
+        notes=(*_pause_notes(held, is_paused=is_paused), *setups.notes(config, version, engine=kind)),
     )
     return Found(info, config.parallel_config.world_size)
 
@@ -116,7 +116,7 @@ def refuse_asleep(client: Client, deadline: Deadline, *, is_paused: bool) -> Non
         StateError: it sleeps.
     """
     reply = client.look("/is_sleeping", deadline)
-    if reply.status != OK or not decode(reply, _Sleeping, f"GET {client.url}/is_sleeping").is_sleeping:
+    if reply.status != OK or not decode(reply, _Sleeping, call=f"GET {client.url}/is_sleeping").is_sleeping:
         return
     if not is_paused or asleep(client.look("/metrics", deadline).text):
         raise StateError(
@@ -148,7 +148,7 @@ def _world_size(client: Client, version: str, deadline: Deadline) -> int:
             "frontend, before 0.33, has none.",
             hint="start it without VLLM_USE_RUST_FRONTEND",
         ).at(engine=client.url)
-    return decode(reply, _WorldSize, f"GET {client.url}/get_world_size").world_size
+    return decode(reply, _WorldSize, call=f"GET {client.url}/get_world_size").world_size
 
 
 def _server_info(client: Client, deadline: Deadline) -> ServerInfo:

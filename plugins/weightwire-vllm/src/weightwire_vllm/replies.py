@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TypeVar
 
 import msgspec
-
 from weightwire.errors import EngineRefused, GarbledReply
 from weightwire.http import Reply
 
@@ -47,7 +46,7 @@ def server_text(reply: Reply) -> str:
     return words if isinstance(words, str) else msgspec.json.encode(words).decode()
 
 
-def refused(reply: Reply, call: str, hint: str = "") -> EngineRefused:
+def refused(reply: Reply, call: str, *, hint: str = "") -> EngineRefused:
     """The error for an answer that is not 200.
 
     Args:
@@ -67,7 +66,7 @@ def refused(reply: Reply, call: str, hint: str = "") -> EngineRefused:
     return error
 
 
-def decode(reply: Reply, shape: type[T], call: str) -> T:
+def decode(reply: Reply, shape: type[T], *, call: str) -> T:
     """Read the body of a success.
 
     Raises:
@@ -76,10 +75,10 @@ def decode(reply: Reply, shape: type[T], call: str) -> T:
     try:
         return msgspec.json.decode(reply.body, type=shape)
     except msgspec.DecodeError as error:
-        raise garbled(reply, call, str(error)) from error
+        raise garbled(reply, call, why=str(error)) from error
 
 
-def garbled(reply: Reply, call: str, why: str) -> GarbledReply:
+def garbled(reply: Reply, call: str, *, why: str) -> GarbledReply:
     """The error for a success that is not vLLM's."""
     return GarbledReply(
         f"{call} was answered with 200, but not as vLLM answers: {why}.",

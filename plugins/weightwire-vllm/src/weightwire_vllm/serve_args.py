@@ -8,10 +8,10 @@ from weightwire.engine_wire import BACKEND
 from weightwire.errors import CompatibilityError
 from weightwire.registry import ServeAdvice
 from weightwire.versions import release, within
-from weightwire_vllm.behaviour import behaviour
-from weightwire_vllm.setups import OLD_NAME, STOCK_BACKEND
 
-SINCE, BEFORE = "0.21", "0.34"
+from weightwire_vllm.behaviour import behaviour
+from weightwire_vllm.plugin import BEFORE, SINCE
+from weightwire_vllm.setups import OLD_NAME, STOCK_BACKEND
 
 UNGUARDED = (
     "The weight-transfer routes are never authenticated, not even with --api-key, and whoever reaches them can run "

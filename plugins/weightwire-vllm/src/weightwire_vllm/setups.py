@@ -5,7 +5,9 @@ from __future__ import annotations
 from weightwire.engine_wire import BACKEND
 from weightwire.errors import CompatibilityError, ConfigurationError
 from weightwire.messages import EngineKind
-from weightwire_vllm.behaviour import Release, behaviour
+from weightwire.versions import release
+
+from weightwire_vllm.behaviour import behaviour
 from weightwire_vllm.server_info import Config, ServerInfo, WeightTransfer
 
 STOCK_BACKEND = "nccl"
@@ -18,7 +20,7 @@ def advice(version: str) -> str:
     return f"`weightwire serve-args vllm=={version}` prints how to start it"
 
 
-def kind(info: ServerInfo, release: Release, version: str) -> EngineKind:
+def kind(info: ServerInfo, version: str) -> EngineKind:
     """Whether the server runs vLLM's nccl engine or ours.
 
     Raises:
@@ -33,7 +35,7 @@ def kind(info: ServerInfo, release: Release, version: str) -> EngineKind:
     if config.backend == STOCK_BACKEND:
         return EngineKind.STOCK
     announced = bool(info.vllm_env.vllm_weightwire_engine)
-    under_old_name = config.backend == OLD_NAME and announced and not behaviour(release).any_backend_name
+    under_old_name = config.backend == OLD_NAME and announced and not behaviour(release(version)).any_backend_name
     if config.backend == BACKEND or under_old_name:
         return EngineKind.OURS
     raise ConfigurationError(
@@ -43,7 +45,7 @@ def kind(info: ServerInfo, release: Release, version: str) -> EngineKind:
     )
 
 
-def refuse_unsafe(info: ServerInfo, release: Release) -> None:
+def refuse_unsafe(info: ServerInfo, version: str) -> None:
     """Refuse servers that would take the weights and answer wrong.
 
     Raises:
@@ -72,21 +74,21 @@ def refuse_unsafe(info: ServerInfo, release: Release) -> None:
             "The server runs with VLLM_DISABLE_PYNCCL=1: its nccl engine would receive nothing and load garbage.",
             hint="start it without VLLM_DISABLE_PYNCCL",
         )
-    if config.cache_config.mamba_block_size is not None and not behaviour(release).reloads_mamba:
+    if config.cache_config.mamba_block_size is not None and not behaviour(release(version)).reloads_mamba:
         raise CompatibilityError(
             "The model has Mamba layers, and vLLM before 0.24 reloads those wrong without saying so.",
             hint="serve it with vLLM 0.24 or newer",
         )
 
 
-def notes(config: Config, release: Release, engine: EngineKind) -> tuple[str, ...]:
+def notes(config: Config, version: str, *, engine: EngineKind) -> tuple[str, ...]:
     """What an operator should know of a set-up that works, a sentence each."""
     found = []
     if config.speculative_config is not None:
         found.append("Speculative decoding: the draft model keeps its old weights, so that fewer drafts are accepted.")
     if method := config.model_config.quantization:
         found.append(f"Quantised ({method}): send what the served checkpoint holds; vLLM quantises again by itself.")
-        if not behaviour(release).reloads_all_quantisations:
+        if not behaviour(release(version)).reloads_all_quantisations:
             found.append("Before vLLM 0.27 some quantisation methods can't be reloaded; the update then fails.")
     if engine is EngineKind.STOCK and config.device_config.device == "cpu":
         found.append("A CPU server's nccl engine receives nothing by itself; only a shim in the server lets it.")

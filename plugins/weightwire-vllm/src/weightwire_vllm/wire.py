@@ -7,7 +7,6 @@ integration_tests/tests/test_contracts.py.
 from __future__ import annotations
 
 import msgspec
-
 from weightwire.errors import CompatibilityError, ManifestError
 from weightwire.messages import CachePolicy, PauseMode, Rendezvous, TransferPlan, Window
 
