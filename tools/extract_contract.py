@@ -2,7 +2,8 @@
 
 Usage::
 
-    python tools/extract_contract.py NEW             print how NEW differs from the newest contract before it
+    python tools/extract_contract.py NEW             print how NEW differs from the newest contract before it, and
+                                                     what of our wire does not hold for it
     python tools/extract_contract.py --write NEW…    write integration_tests/contracts/vllm-X.json
     python tools/extract_contract.py --check OLD…    exit 1 where OLD differs from its contract
 
@@ -17,6 +18,7 @@ import json
 import sys
 from pathlib import Path
 
+from contract_checks import Contract, breaches
 from contract_facts import Facts, facts
 from contract_sources import open_tree
 
@@ -51,6 +53,8 @@ def _one(what: str, contracts: Path, *, check: bool, write: bool) -> int:
         return 0
     lines = difference(load(known[-1], contracts), found)
     print(f"vllm {version} against {known[-1]}: {len(lines)} facts differ", *lines, sep="\n")
+    broken = breaches(Contract(version, found))
+    print(f"what we send and believe: {len(broken)} breaches", *(f"  {breach}" for breach in broken), sep="\n")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""A stand-in for a vLLM server, as strict as the real one, over real sockets; and the objects that calls are made of."""
+"""A stand-in for a vLLM server, as strict as the real one, over real sockets; and what calls are made of."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def _handler(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = _serve
+        do_GET = do_POST = _serve  # noqa: N815 - the base's names
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
             """Say nothing."""

@@ -20,15 +20,21 @@ from weightwire_vllm.control import create
 VERSIONS = ["0.21.0", "0.24.0", "0.25.1", "0.26.0", "0.27.1", "0.28.0", "0.33.0"]
 
 
-def _round(plane, plan, request, deadline):
-    plane.init_channel(request, deadline).result(deadline)
-    plane.mark("weightwire:updating:r1", deadline)
-    plane.pause(PauseMode.KEEP, CachePolicy.RESET, deadline)
-    plane.begin(plan, deadline)
-    for window in plan.windows:
-        plane.update(plan, window, deadline).result(deadline)
-    plane.finish(plan, deadline)
-    plane.resume(deadline)
+@pytest.fixture
+def do_round(plan, request_to_join, soon):
+    """Runs one whole round over a control plane."""
+
+    def run(plane):
+        plane.init_channel(request_to_join, soon).result(soon)
+        plane.mark("weightwire:updating:r1", soon)
+        plane.pause(PauseMode.KEEP, CachePolicy.RESET, soon)
+        plane.begin(plan, soon)
+        for window in plan.windows:
+            plane.update(plan, window, soon).result(soon)
+        plane.finish(plan, soon)
+        plane.resume(soon)
+
+    return run
 
 
 def test_the_factory_makes_a_control_plane(http):
@@ -41,15 +47,15 @@ def test_the_factory_refuses_the_two_call_releases(http):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_round_leaves_the_server_running_and_closed(control, vllm, plan, request_to_join, soon, version):
-    _round(control(version), plan, request_to_join, soon)
+def test_a_round_leaves_the_server_running_and_closed(control, vllm, do_round, version):
+    do_round(control(version))
     assert (vllm.paused, vllm.open) == (False, False)
     assert vllm.weight_version == ("7" if version >= "0.27" else "default")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_round_makes_the_calls_of_the_protocol_in_order(control, vllm, plan, request_to_join, soon, version):
-    _round(control(version), plan, request_to_join, soon)
+def test_a_round_makes_the_calls_of_the_protocol_in_order(control, vllm, do_round, version):
+    do_round(control(version))
     marked = ["/update_weight_version"] if version >= "0.27" else []
     assert [call.path for call in vllm.posts()] == [
         "/init_weight_transfer_engine",
@@ -63,11 +69,11 @@ def test_a_round_makes_the_calls_of_the_protocol_in_order(control, vllm, plan, r
     ]
 
 
-def test_to_our_engine_the_payloads_are_ours(control, vllm, plan, request_to_join, soon):
+def test_to_our_engine_the_payloads_are_ours(control, vllm, do_round, soon):
     vllm.config["weight_transfer_config"] = {"backend": "weightwire"}
     plane = control("0.22.1")
     plane.probe(soon)
-    _round(plane, plan, request_to_join, soon)
+    do_round(plane)
     bodies = {call.path: json.loads(call.body) for call in vllm.posts() if call.body}
     assert bodies["/init_weight_transfer_engine"]["init_info"]["transport"] == "gloo"
     assert bodies["/start_weight_update"] == {"is_checkpoint_format": True}
@@ -157,23 +163,24 @@ def test_a_wait_meets_its_deadline_and_nothing_is_sent_twice(control, vllm, plan
     assert [call.path for call in vllm.posts()] == ["/start_weight_update", "/update_weights"]
 
 
-@pytest.mark.parametrize(
-    ("path", "act"),
-    [
-        ("/pause", lambda plane, plan, soon: plane.pause(PauseMode.KEEP, CachePolicy.KEEP, soon)),
-        ("/resume", lambda plane, plan, soon: plane.resume(soon)),
-        ("/start_weight_update", lambda plane, plan, soon: plane.begin(plan, soon)),
-        ("/update_weights", lambda plane, plan, soon: plane.update(plan, plan.windows[0], soon).result(soon)),
-        ("/finish_weight_update", lambda plane, plan, soon: plane.finish(plan, soon)),
-        ("/update_weight_version", lambda plane, plan, soon: plane.mark("x", soon)),
-        ("/shutdown_weight_transfer_engine", lambda plane, plan, soon: plane.close_channel(soon)),
-    ],
-)
+CALLS = {
+    "/pause": lambda plane, plan, soon: plane.pause(PauseMode.KEEP, CachePolicy.KEEP, soon),
+    "/resume": lambda plane, plan, soon: plane.resume(soon),
+    "/start_weight_update": lambda plane, plan, soon: plane.begin(plan, soon),
+    "/update_weights": lambda plane, plan, soon: plane.update(plan, plan.windows[0], soon).result(soon),
+    "/finish_weight_update": lambda plane, plan, soon: plane.finish(plan, soon),
+    "/update_weight_version": lambda plane, plan, soon: plane.mark("x", soon),
+    "/shutdown_weight_transfer_engine": lambda plane, plan, soon: plane.close_channel(soon),
+}
+
+
 @pytest.mark.parametrize("body", [b"", b"<html>ok</html>", {"status": "ok"}, ["paused"]])
-def test_a_200_that_is_not_the_success_of_that_call_is_garbled(control, vllm, plan, soon, path, act, body):
-    vllm.instead[path] = (200, body)
-    with pytest.raises(GarbledReply, match=path):
-        act(control("0.32.0"), plan, soon)
+def test_a_200_that_is_not_the_success_of_its_call_is_garbled(control, vllm, plan, soon, body):
+    plane = control("0.32.0")
+    for path, call in CALLS.items():
+        vllm.instead[path] = (200, body)
+        with pytest.raises(GarbledReply, match=path):
+            call(plane, plan, soon)
 
 
 def test_closing_twice_is_fine(control):
