@@ -190,7 +190,13 @@ def _handler(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
         wbufsize = 65536  # head and body in one packet: two would wait for each other (Nagle)
 
+        doomed = False
+        """Where an exception made an answer, uvicorn closes the connection a little later, and does not say so."""
+
         def _serve(self) -> None:
+            if self.doomed:
+                self.close_connection = True
+                return
             parts = urlsplit(self.path)
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             assert not body or self.headers["Content-Type"] == "application/json"
@@ -200,6 +206,7 @@ def _handler(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
+            self.doomed = answer.status >= 500
 
         do_GET = do_POST = _serve  # noqa: N815 - the base's names
 

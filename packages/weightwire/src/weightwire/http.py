@@ -23,6 +23,10 @@ from weightwire.options import Options
 IDLE_SECONDS = 2.0
 """Idle connections are not used again after this: uvicorn closes them after 5 s, and a POST must not be retried."""
 
+SERVER_ERROR = 500
+"""From this status on a connection is not used again: where an exception made the answer, uvicorn closes it a little
+later without saying so, and the next POST would be reset (seen with vLLM 0.32.0)."""
+
 LARGEST_REPLY = 64 * 1024 * 1024
 """Bytes after which an answer is no answer."""
 
@@ -115,7 +119,10 @@ class Http:
         except requests.RequestException as error:
             session.close()
             raise self._transport_error(method, path, deadline, error) from error
-        self._give_back(session)
+        if reply.status < SERVER_ERROR:
+            self._give_back(session)
+        else:
+            session.close()
         return reply
 
     def _transport_error(
