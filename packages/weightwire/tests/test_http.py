@@ -98,7 +98,7 @@ def test_a_connection_is_kept_between_calls():
 
 
 def test_an_idle_connection_is_not_used_again(monkeypatch):
-    monkeypatch.setattr("weightwire.http.IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("weightwire.transport.IDLE_SECONDS", 0.0)
     with wire_server(well) as server:
         http = Http(server.url, Options())
         http.get("/a", Deadline.after(5))
@@ -196,7 +196,7 @@ def test_a_slow_answer_never_outlasts_the_deadline(answer):
 
 
 def test_an_endless_answer_is_garbled(monkeypatch):
-    monkeypatch.setattr("weightwire.http.LARGEST_REPLY", 1000)
+    monkeypatch.setattr("weightwire.transport.LARGEST_REPLY", 1000)
 
     def endless(connection: socket.socket, request: bytes) -> bool:
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n" + b"x" * 5000)

@@ -1,0 +1,139 @@
+"""Connections to one engine, kept alive. The only module that imports ``requests``.
+
+It is imported with the first call, not with the package: ``requests`` takes longer to import than all the rest, and
+discovery must stay quick.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+import time
+from urllib.parse import urlsplit
+
+import requests
+
+from weightwire.deadlines import Deadline
+from weightwire.errors import EngineUnreachable, GarbledReply
+from weightwire.exchange import Reply, Request
+from weightwire.options import Options
+
+IDLE_SECONDS = 2.0
+"""Idle connections are not used again after this: uvicorn closes them after 5 s, and a POST must not be retried."""
+
+SERVER_ERROR = 500
+"""From this status on a connection is not used again: where an exception made the answer, uvicorn closes it a little
+later without saying so, and the next POST would be reset (seen with vLLM 0.32.0)."""
+
+LARGEST_REPLY = 64 * 1024 * 1024
+"""Bytes after which an answer is no answer."""
+
+
+class Connections:
+    """A pool of connections; a call has one to itself."""
+
+    def __init__(self, url: str, options: Options) -> None:
+        """Connect nothing yet."""
+        self._options = options
+        self._engine = url
+        self._trust_env = not _is_loopback(urlsplit(url).hostname or "")
+        self._idle: list[tuple[float, requests.Session]] = []
+        self._lock = threading.Lock()
+
+    def exchange(self, request: Request, deadline: Deadline) -> Reply:
+        """Send *request* and read the whole answer.
+
+        Raises:
+            EngineUnreachable: nothing answers, or the connection was cut.
+            DeadlineExceeded: no whole answer in time.
+            GarbledReply: the answer is endless.
+        """
+        session = self._take()
+        try:
+            reply = _exchange(session, request, deadline)
+        except requests.RequestException as error:
+            session.close()
+            raise self._trouble(request, deadline, error) from error
+        except BaseException:
+            session.close()
+            raise
+        self._give_back(session, reply)
+        return reply
+
+    def close(self) -> None:
+        """Close the idle connections. Idempotent."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for _, session in idle:
+            session.close()
+
+    def _trouble(self, request: Request, deadline: Deadline, error: requests.RequestException) -> Exception:
+        if deadline.expired:
+            return deadline.exceeded(request.doing).at(engine=self._engine)
+        return EngineUnreachable(
+            f"{request.method} {request.url} got no whole answer: {_cause(error)}.",
+            hint="Is the server up, and is this its address? `weightwire status URL` asks it.",
+        ).at(engine=self._engine)
+
+    def _take(self) -> requests.Session:
+        with self._lock:
+            while self._idle:
+                since, session = self._idle.pop()
+                if time.monotonic() - since < IDLE_SECONDS:
+                    return session
+                session.close()
+        return self._fresh()
+
+    def _give_back(self, session: requests.Session, reply: Reply) -> None:
+        if reply.status >= SERVER_ERROR:
+            session.close()
+            return
+        with self._lock:
+            self._idle.append((time.monotonic(), session))
+
+    def _fresh(self) -> requests.Session:
+        session = requests.Session()
+        session.headers.update(self._options.headers)
+        session.trust_env = self._trust_env
+        session.verify = self._options.tls_ca or self._options.tls_verify
+        return session
+
+
+def _exchange(session: requests.Session, request: Request, deadline: Deadline) -> Reply:
+    with session.request(
+        request.method,
+        request.url,
+        data=request.body,
+        params=request.params,
+        headers={"Content-Type": "application/json"} if request.body is not None else None,
+        timeout=max(deadline.remaining(), 0.001),
+        allow_redirects=False,
+        stream=True,
+    ) as response:
+        return Reply(response.status_code, _read(response, deadline))
+
+
+def _read(response: requests.Response, deadline: Deadline) -> bytes:
+    body = bytearray()
+    for chunk in response.iter_content(65536):
+        body += chunk
+        deadline.check(f"reading the answer of {response.url}")
+        if len(body) > LARGEST_REPLY:
+            raise GarbledReply(f"{response.url} answers more than {LARGEST_REPLY} bytes; a control call never does.")
+    return bytes(body)
+
+
+def _cause(error: BaseException) -> str:
+    """The innermost cause: requests wraps the one sentence that matters three times."""
+    while isinstance(inner := error.__cause__ or error.__context__, BaseException):
+        error = inner
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
