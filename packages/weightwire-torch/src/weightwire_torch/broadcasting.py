@@ -19,9 +19,9 @@ from typing import Protocol
 
 import numpy as np
 import torch
-
 from weightwire.deadlines import Deadline
 from weightwire.planes import Watch
+
 from weightwire_torch.framing import raw
 
 Ready = Callable[[], None]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-
 from weightwire.checkpoint import read_index
 from weightwire.messages import Manifest
 from weightwire.options import Options
 from weightwire.planes import RankGroup, SingleRank
+
 from weightwire_torch.manifest import checked, groups_by_layer
 
 _CLAIM = 10

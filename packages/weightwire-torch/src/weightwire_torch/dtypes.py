@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-
 from weightwire.errors import ManifestError
 from weightwire.messages import ITEM_BYTES
 

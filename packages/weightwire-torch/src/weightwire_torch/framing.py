@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 import torch
-
 from weightwire.messages import PackGeometry, TensorMeta, item_bytes
+
 from weightwire_torch.dtypes import torch_dtype
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
-
+from torch._C._distributed_c10d import Store, TCPStore
 from weightwire.deadlines import Deadline
 from weightwire.errors import ChannelError, WeightwireError
 
+Group = dist.ProcessGroupGloo
 Device = dist.ProcessGroupGloo.Device
 
 _LATE = 0.05  # seconds before its deadline from which a failed wait counts as late: gloo's clock is not ours
@@ -61,7 +63,7 @@ class Flight:
 class Remains:
     """What a member holds in a group that it leaves."""
 
-    def __init__(self, group: dist.ProcessGroupGloo | None, device: Device | None, store: dist.Store | None) -> None:
+    def __init__(self, group: Group | None, device: Device | None, store: Store | None) -> None:
         """Take over; the giver keeps no reference."""
         self._group = group
         self._device = device
@@ -98,7 +100,7 @@ def device(interface: str, address: str) -> Device:
         ) from error
 
 
-def hosted_store(address: str, port: int, member: Member) -> dist.TCPStore:
+def hosted_store(address: str, port: int, member: Member) -> TCPStore:
     """A store that listens on *address* alone, and waits for nobody.
 
     Raises:
@@ -107,7 +109,7 @@ def hosted_store(address: str, port: int, member: Member) -> dist.TCPStore:
     listener = _listener(address, port)
     chosen = listener.getsockname()[1]
     try:
-        return dist.TCPStore(
+        return TCPStore(
             address,
             chosen,
             member.world_size,
@@ -121,14 +123,14 @@ def hosted_store(address: str, port: int, member: Member) -> dist.TCPStore:
         raise ChannelError(f"torch can't serve a store at {address}:{chosen}: {error}") from error
 
 
-def reached_store(address: str, port: int, member: Member) -> dist.TCPStore:
+def reached_store(address: str, port: int, member: Member) -> TCPStore:
     """The store that rank 0 hosts.
 
     Raises:
         ChannelError: nothing listens there.
     """
     try:
-        return dist.TCPStore(
+        return TCPStore(
             address,
             port,
             member.world_size,
@@ -143,7 +145,7 @@ def reached_store(address: str, port: int, member: Member) -> dist.TCPStore:
         ) from error
 
 
-def announce(keys: dist.Store, member: Member) -> None:
+def announce(keys: Store, member: Member) -> None:
     """Say in the store that this member has come.
 
     Raises:
@@ -160,7 +162,7 @@ def announce(keys: dist.Store, member: Member) -> None:
         )
 
 
-def absent(keys: dist.Store, ranks: list[int]) -> list[int]:
+def absent(keys: Store, ranks: list[int]) -> list[int]:
     """Which of *ranks* have not announced themselves yet.
 
     Raises:
@@ -172,23 +174,23 @@ def absent(keys: dist.Store, ranks: list[int]) -> list[int]:
         raise _lost_store(error) from error
 
 
-def enter(keys: dist.Store, member: Member, device: Device, deadline: Deadline) -> dist.ProcessGroupGloo:
+def enter(keys: Store, member: Member, device: Device, deadline: Deadline) -> Group:
     """Connect to every other member. Blocks until they do, or the deadline passes.
 
     Raises:
         DeadlineExceeded: likewise.
         ChannelError: a connection could not be made.
     """
-    options = dist.ProcessGroupGloo._Options()  # noqa: SLF001 - the only options that the constructor takes
+    options = Group._Options()  # type: ignore[attr-defined] # noqa: SLF001 - the only ones that the constructor takes
     options._timeout = _duration(deadline.remaining())  # noqa: SLF001
     options._devices = [device]  # noqa: SLF001
     try:
-        return dist.ProcessGroupGloo(keys, member.rank, member.world_size, options)
+        return Group(keys, member.rank, member.world_size, options)
     except RuntimeError as error:
         raise _explained(error, "connecting the members of the group to each other", deadline) from error
 
 
-def broadcast(group: dist.ProcessGroupGloo, flat: torch.Tensor, deadline: Deadline) -> Flight:
+def broadcast(group: Group, flat: torch.Tensor, deadline: Deadline) -> Flight:
     """Begin to broadcast from rank 0.
 
     Raises:
@@ -200,12 +202,12 @@ def broadcast(group: dist.ProcessGroupGloo, flat: torch.Tensor, deadline: Deadli
     options.rootTensor = 0
     options.timeout = _duration(deadline.remaining())
     try:
-        return Flight(group.broadcast([flat], options), flat.numel(), deadline)
+        return Flight(_untyped(group).broadcast([flat], options), flat.numel(), deadline)
     except RuntimeError as error:
         raise _explained(error, "beginning a broadcast over gloo", deadline) from error
 
 
-def _break_connections(group: dist.ProcessGroupGloo, member: Member) -> None:
+def _break_connections(group: Group, member: Member) -> None:
     """Make every collective under way fail, at the peers too.
 
     gloo has no abort (torch's ``abort()`` and ``shutdown()`` leave a collective in flight where it is; seen with
@@ -214,9 +216,14 @@ def _break_connections(group: dist.ProcessGroupGloo, member: Member) -> None:
     """
     peer = (member.rank + 1) % member.world_size
     try:
-        group.recv([torch.empty(1, dtype=torch.uint8)], peer, _UNUSED_TAG).wait(_duration(_SHORTEST))
+        _untyped(group).recv([torch.empty(1, dtype=torch.uint8)], peer, _UNUSED_TAG).wait(_duration(_SHORTEST))
     except RuntimeError:
         return  # as meant
+
+
+def _untyped(group: Group) -> Any:
+    """Torch's stubs leave out the methods of a single backend."""
+    return group
 
 
 def _listener(address: str, port: int) -> socket.socket:

@@ -12,12 +12,12 @@ import time
 from typing import Self
 
 import torch
-import torch.distributed as dist
-
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from weightwire.calls import Call
 from weightwire.deadlines import Deadline
 from weightwire.errors import ChannelError
 from weightwire.planes import Watch
+
 from weightwire_torch import gloo
 from weightwire_torch.addresses import LOOPBACK, address_towards
 from weightwire_torch.broadcasting import Guard, all_well
@@ -31,7 +31,7 @@ _CLOSE_TIME = 5.0  # seconds an orderly close may take
 class GlooGroup:
     """One member of a group. Make it with :meth:`host` or :meth:`connect`, then :meth:`join`."""
 
-    def __init__(self, store: dist.Store, member: gloo.Member, device: gloo.Device) -> None:
+    def __init__(self, store: Store, member: gloo.Member, device: gloo.Device) -> None:
         """Prepare to join; nothing is sent yet.
 
         Args:
@@ -42,11 +42,11 @@ class GlooGroup:
         self.rank = member.rank
         self.world_size = member.world_size
         self.timeout = member.timeout
-        self.store: dist.Store | None = store
-        self.port = int(store.port) if isinstance(store, dist.TCPStore) else 0
+        self.store: Store | None = store
+        self.port = int(store.port) if isinstance(store, TCPStore) else 0
         self._member = member
         self._device: gloo.Device | None = device
-        self._group: dist.ProcessGroupGloo | None = None
+        self._group: gloo.Group | None = None
         self._leaving = threading.Lock()
 
     @classmethod
@@ -120,7 +120,7 @@ class GlooGroup:
         store, device = self.store, self._device
         if store is None or device is None:
             raise ChannelError("The group was closed or aborted.")
-        keys = dist.PrefixStore(self._member.prefix, store)
+        keys = PrefixStore(self._member.prefix, store)
         gloo.announce(keys, self._member)
         if self.rank == 0:
             self._await_members(keys, guard)
@@ -167,7 +167,7 @@ class GlooGroup:
         if leaving is not None:
             leaving.wait(_CLOSE_TIME)
 
-    def _await_members(self, keys: dist.Store, guard: Guard) -> None:
+    def _await_members(self, keys: Store, guard: Guard) -> None:
         missing = list(range(1, self.world_size))
         while missing := gloo.absent(keys, missing):
             named = ", ".join(map(str, missing))

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-
 from weightwire.deadlines import Deadline
 from weightwire.errors import ChannelError
 from weightwire.messages import ChannelSpec, Rendezvous, TransferPlan, TransferStats, Window
 from weightwire.planes import ProgressSink, Watch, WeightSource
+
 from weightwire_torch.addresses import address_for
 from weightwire_torch.broadcasting import Flight, Guard, Ready, copy_on_host
 from weightwire_torch.gloo_group import GlooGroup
@@ -67,7 +67,7 @@ class GlooPlane:
         """Listen, and allocate the ring."""
         self.close(deadline)
         address = spec.address or address_for(info.url for info in spec.engines)
-        ring = Ring.fitting(spec.manifest.tensors, spec.geometry)
+        ring = Ring.fitting(spec.manifest.tensors, spec.geometry, slots=GlooBroadcaster.depth + 1)
         self._group = GlooGroup.host(
             address, spec.port, world_size=spec.world_size, timeout=spec.timeout, interface=spec.interface
         )

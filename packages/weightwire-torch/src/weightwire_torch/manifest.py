@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
 import torch
-
 from weightwire.errors import ManifestError
 from weightwire.messages import Manifest, TensorMeta
+
 from weightwire_torch.dtypes import TORCH_DTYPES, may_become, torch_dtype, wire_name
 
 
@@ -49,9 +49,12 @@ def meta_of(name: str, tensor: torch.Tensor, *, dtype: str = "") -> TensorMeta:
     Raises:
         ManifestError: it can't be sent; says why, and what to install or to do.
     """
-    why, hint = _refusal(tensor)
-    if why:
-        raise ManifestError(f"The tensor {name!r} {why}.", hint=hint)
+    refusal = next((refusal for refuses, refusal in _REFUSALS if refuses(tensor)), None)
+    if refusal is not None:
+        why, hint = refusal
+        raise ManifestError(
+            f"The tensor {name!r} {why} (dtype {wire_name(tensor.dtype)}, shape {tuple(tensor.shape)}).", hint=hint
+        )
     cast = dtype and may_become(tensor.dtype, torch_dtype(dtype))
     return TensorMeta(name, dtype if cast else wire_name(tensor.dtype), tuple(tensor.shape))
 
@@ -80,28 +83,6 @@ def _layer(name: str) -> str:
     return ".".join(parts[: first + 1])
 
 
-def _refusal(tensor: torch.Tensor) -> tuple[str, str]:
-    """Why *tensor* can't be sent, as it reads behind its name, and a hint; two empty strings if it can."""
-    if is_dtensor(tensor):
-        return "is sharded (a DTensor)", "pip install weightwire-fsdp2"
-    if hasattr(tensor, "ds_id") and tensor.numel() == 0:
-        return (
-            "is partitioned by DeepSpeed ZeRO-3",
-            "pip install weightwire-deepspeed, and pass the DeepSpeed engine instead of its module",
-        )
-    if type(tensor).__name__ == "FlatParameter":
-        return "is flattened by FSDP1", "wrap the model with fully_shard (FSDP2), and pip install weightwire-fsdp2"
-    if tensor.is_meta:
-        return "has no values: it is on the meta device", "load the weights before you connect"
-    if tensor.layout is not torch.strided:
-        return f"has the layout {tensor.layout}", "make it dense: tensor.to_dense()"
-    if tensor.numel() == 0:
-        return f"is empty (shape {tuple(tensor.shape)})", "leave it out, or find out why it was emptied"
-    if wire_name(tensor.dtype) not in TORCH_DTYPES:
-        return f"has the dtype {wire_name(tensor.dtype)}, which can't be sent", f"use one of {', '.join(TORCH_DTYPES)}"
-    return "", ""
-
-
 def is_dtensor(tensor: torch.Tensor) -> bool:
     """Whether *tensor* is a DTensor.
 
@@ -109,3 +90,31 @@ def is_dtensor(tensor: torch.Tensor) -> bool:
     """
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
+
+
+def _is_partitioned(tensor: torch.Tensor) -> bool:
+    return hasattr(tensor, "ds_id") and tensor.numel() == 0
+
+
+_REFUSALS: tuple[tuple[Callable[[torch.Tensor], bool], tuple[str, str]], ...] = (
+    (is_dtensor, ("is sharded, a DTensor", "pip install weightwire-fsdp2")),
+    (
+        _is_partitioned,
+        (
+            "is partitioned by DeepSpeed ZeRO-3",
+            "pip install weightwire-deepspeed, and pass the DeepSpeed engine instead of its module",
+        ),
+    ),
+    (
+        lambda tensor: type(tensor).__name__ == "FlatParameter",
+        ("is flattened by FSDP1", "wrap the model with fully_shard (FSDP2), and pip install weightwire-fsdp2"),
+    ),
+    (lambda tensor: tensor.is_meta, ("has no values, it is on the meta device", "load the weights first")),
+    (lambda tensor: tensor.layout is not torch.strided, ("is not dense", "send tensor.to_dense()")),
+    (lambda tensor: tensor.numel() == 0, ("is empty", "find out what emptied it, or remove it from the model")),
+    (
+        lambda tensor: wire_name(tensor.dtype) not in TORCH_DTYPES,
+        ("has a dtype that can't be sent", f"cast it to one of {', '.join(TORCH_DTYPES)}"),
+    ),
+)
+"""Why a tensor can't be sent, as it reads behind its name, and a hint. The first that holds is said."""

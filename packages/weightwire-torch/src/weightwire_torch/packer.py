@@ -24,7 +24,7 @@ class Packer:
         self._packs = packs
         self._pack = 0
         self._within = 0
-        self._slot = torch.empty(0, dtype=torch.uint8)
+        self._room = torch.empty(0, dtype=torch.uint8)
         self._targets: list[torch.Tensor] = []
         self._tensors: list[torch.Tensor] = []
 
@@ -57,17 +57,17 @@ class Packer:
     def _copy(self, tensor: torch.Tensor) -> None:
         pack = self._packs[self._pack]
         if self._within == 0:
-            self._slot = self._stream.slot(self._pack)
-        target = place(self._slot, pack, self._within)
+            self._room = self._stream.room(self._pack)
+        target = place(self._room, pack, self._within)
         if target is None:
-            put_misaligned(self._slot, pack, self._within, tensor)
+            put_misaligned(self._room, pack, self._within, tensor)
         else:
             self._targets.append(target)
             self._tensors.append(tensor)
         self._within += 1
         if self._within == len(pack.tensors):
             self._flush()
-            self._hand_over(self._slot)
+            self._hand_over(self._room)
 
     def _flush(self) -> None:
         if self._targets:

@@ -15,6 +15,7 @@ import time
 from weightwire.errors import SourceFailed
 from weightwire.messages import TransferStats
 from weightwire.planes import ProgressSink, WeightSource
+
 from weightwire_torch.broadcasting import Broadcaster, Guard
 from weightwire_torch.packer import Packer
 from weightwire_torch.progress import Meter
@@ -31,7 +32,7 @@ class Pump:
 
         Args:
             broadcaster: the transport.
-            ring: each slot at least as large as the largest pack.
+            ring: at least as large as the largest pack.
         """
         self._broadcaster = broadcaster
         self._ring = ring

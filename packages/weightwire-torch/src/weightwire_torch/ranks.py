@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import torch.distributed as dist
-
+from torch._C._distributed_c10d import PrefixStore, Store
 from weightwire.deadlines import Deadline
 from weightwire.errors import ChannelError
 from weightwire.planes import RankGroup, SingleRank
@@ -25,7 +25,7 @@ def rank_group() -> RankGroup:
 class StoreRanks:
     """Ranks that share a store of torch.distributed."""
 
-    def __init__(self, store: dist.Store, rank: int, size: int) -> None:
+    def __init__(self, store: Store, rank: int, size: int) -> None:
         """Share *store*.
 
         Args:
@@ -36,7 +36,7 @@ class StoreRanks:
         """
         self.rank = rank
         self.size = size
-        self._store = dist.PrefixStore("weightwire", store.clone())
+        self._store = PrefixStore("weightwire", store.clone())  # type: ignore[attr-defined] # not in the stubs
 
     def publish(self, key: str, value: bytes) -> None:
         """Write once.
@@ -45,7 +45,7 @@ class StoreRanks:
             ChannelError: the process that holds the store is gone.
         """
         try:
-            self._store.set(key, value)
+            self._store.set(key, value)  # type: ignore[arg-type] # the stub says str, and bytes are right
         except RuntimeError as error:
             raise _gone(error) from error
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
-
 from weightwire.messages import PackGeometry, TensorMeta
+
 from weightwire_torch.broadcasting import Flight
 from weightwire_torch.framing import packs, views
 from weightwire_torch.ring import Ring
@@ -42,16 +42,13 @@ def receive(
         ChannelError: the sender is gone, or left the group.
     """
     cut = packs(tensors, geometry)
+    regions = ring.lay_out(cut)
     flights: deque[Flight] = deque()
-
-    def expect(index: int) -> None:
-        if index < len(cut):
-            flights.append(group.begin(ring.slot(index, cut[index].nbytes)))
-
-    for index in range(len(ring)):
-        expect(index)
-    for index, pack in enumerate(cut):
+    for index, (pack, region) in enumerate(zip(cut, regions, strict=True)):
+        for ahead in regions[index + len(flights) :]:
+            if ahead.after > index:  # its memory is still in use
+                break
+            flights.append(group.begin(ring.at(ahead)))
         flights.popleft().land()
-        arrived = views(ring.slot(index, pack.nbytes), pack)
+        arrived = views(ring.at(region), pack)
         yield [(meta.name, tensor) for meta, tensor in zip(pack.tensors, arrived, strict=True)]
-        expect(index + len(ring))

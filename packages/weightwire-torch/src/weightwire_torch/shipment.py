@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 import torch
-
 from weightwire.errors import ManifestError, StateError
 from weightwire.messages import TensorMeta, TransferPlan, Window
+
 from weightwire_torch.dtypes import may_become, torch_dtype, wire_name
 from weightwire_torch.framing import Pack, packs
 
@@ -25,7 +25,7 @@ class Group(msgspec.Struct, frozen=True):
     tensors: tuple[TensorMeta, ...]
 
     def __str__(self) -> str:
-        """Read as in: while gathering …"""
+        """Name it as in a sentence."""
         more = len(self.tensors) - 1
         return f"group {self.index} ({self.tensors[0].name!r}{f' and {more} more' if more else ''})"
 

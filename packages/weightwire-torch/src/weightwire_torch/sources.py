@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-
 from weightwire.messages import Manifest
 from weightwire.options import Options
 from weightwire.planes import RankGroup
+
 from weightwire_torch.manifest import manifest_of
 from weightwire_torch.names import WRAPPERS, Rule, normalise_all
 from weightwire_torch.ranks import rank_group

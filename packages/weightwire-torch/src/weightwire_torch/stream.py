@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 import torch
-
 from weightwire.calls import Call
+
 from weightwire_torch.broadcasting import Broadcaster, Flight, Guard, Ready
 from weightwire_torch.framing import Pack
 from weightwire_torch.ring import Ring
@@ -33,7 +33,7 @@ class Stream:
 
         Args:
             broadcaster: the transport.
-            ring: its slots; a pack is filled in the slot whose turn it is.
+            ring: where packs are put together.
             packs: what will be handed over.
             guard: ends every wait.
         """
@@ -46,6 +46,7 @@ class Stream:
         self._broadcaster = broadcaster
         self._ring = ring
         self._packs = packs
+        self._regions = ring.lay_out(packs)
         self._guard = guard
         self._filler_from = guard.deadline.at - min(_RESERVE_SHARE * guard.deadline.seconds, _LONGEST_RESERVE)
         self._news = threading.Condition()
@@ -68,14 +69,15 @@ class Stream:
         """Whether what is handed over is still sent."""
         return self.error is None and not self._filling
 
-    def slot(self, index: int) -> torch.Tensor:
-        """Wait until the slot for pack *index* is free.
+    def room(self, index: int) -> torch.Tensor:
+        """Wait until the memory for pack *index* is free.
 
         Raises:
             BaseException: what stopped the stream.
         """
-        self._await(index - len(self._ring) + 1)
-        return self._ring.slot(index, self._packs[index].nbytes)
+        region = self._regions[index]
+        self._await(region.after)
+        return self._ring.at(region)
 
     def hand_over(self, flat: torch.Tensor, ready: Ready) -> None:
         """Give the next pack to the sender thread. Its memory must stay as it is until the pack was sent.
@@ -83,7 +85,7 @@ class Stream:
         Raises:
             BaseException: what stopped the stream.
         """
-        self._await(self._handed_count - len(self._ring) + 1)
+        self._await(self._handed_count - self._ring.slots + 1)
         with self._news:
             self._handed.append((flat, ready))
             self._handed_count += 1
@@ -126,7 +128,10 @@ class Stream:
                     self._news.wait(_TICK)
                 if self.error is not None:
                     raise self.error
-                self.on_tick()
+                arrived = self.sent >= sent
+            self.on_tick()
+            if arrived:
+                return
             self._check("sending tensors")
 
     # The sender thread.
@@ -156,7 +161,7 @@ class Stream:
                 if not self._handed and not self._filling and time.monotonic() >= self._filler_from:
                     self.late = self._filling = True
                 if self._filling:  # also instead of what was handed over: order must hold, contents need not
-                    return self._ring.slot(0, pack.nbytes), _nothing
+                    return self._ring.filler(pack.nbytes), _nothing
                 if self._handed:
                     return self._handed.popleft()
             self._check("waiting for tensors to be gathered")
