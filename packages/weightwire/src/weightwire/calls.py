@@ -49,6 +49,10 @@ class Call(Generic[T]):
         """What it raised so far; None while it runs and after it succeeded. Never blocks."""
         return self._error if self.done else None
 
+    def wait(self, seconds: float) -> bool:
+        """Wait a little; whether it is done."""
+        return self._finished.wait(seconds)
+
     def result(self, deadline: Deadline) -> T:
         """Wait for the value.
 

@@ -1,0 +1,64 @@
+"""The weights of a Hugging Face checkpoint: a directory of safetensors, with or without a sharded index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from weightwire.checkpoint import read_index
+from weightwire.messages import Manifest
+from weightwire.options import Options
+from weightwire.planes import RankGroup, SingleRank
+
+from weightwire_torch.manifest import checked, groups_by_layer
+
+_CLAIM = 10
+
+
+def claim_checkpoint(model: object) -> int:
+    """Claim paths; what is wrong with one is said when it is read."""
+    return _CLAIM if isinstance(model, str | Path) else 0
+
+
+class CheckpointSource:
+    """Implements :class:`~weightwire.planes.WeightSource`: tensors are mapped from the files, a layer at a time."""
+
+    def __init__(self, path: str | Path, options: Options) -> None:
+        """Read the headers of the files; no tensor.
+
+        Args:
+            path: the checkpoint.
+            options: the session's; none concerns a checkpoint.
+
+        Raises:
+            ConfigurationError: there is no checkpoint, or it is incomplete or damaged.
+        """
+        del options
+        self.ranks: RankGroup = SingleRank()
+        self._index = read_index(Path(path))
+        self._manifest: Manifest | None = None
+
+    def manifest(self) -> Manifest:
+        """Describe what the files hold, in the order of the index.
+
+        Raises:
+            ManifestError: the files hold nothing.
+        """
+        if self._manifest is None:
+            tensors = self._index.tensors
+            groups = groups_by_layer([meta.name for meta in tensors])
+            self._manifest = checked(Manifest(tensors=tensors, groups=groups))
+        return self._manifest
+
+    def gather(self, group: int) -> Sequence[torch.Tensor]:
+        """The tensors of one group, mapped from their files."""
+        start, stop = self.manifest().groups[group]
+        names = [meta.name for meta in self.manifest().tensors[start:stop]]
+        found: dict[str, torch.Tensor] = {}
+        for file in dict.fromkeys(self._index.files[name] for name in names):
+            with safe_open(self._index.directory / file, framework="pt") as tensors:
+                here = [name for name in names if self._index.files[name] == file]
+                found.update((name, tensors.get_tensor(name)) for name in here)
+        return [found[name] for name in names]

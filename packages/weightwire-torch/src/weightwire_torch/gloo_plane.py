@@ -1,0 +1,117 @@
+"""The data plane over gloo: bytes through host memory, for engines that run our plugin, on CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from weightwire.deadlines import Deadline
+from weightwire.errors import ChannelError
+from weightwire.messages import ChannelSpec, Rendezvous, TransferPlan, TransferStats, Window
+from weightwire.planes import ProgressSink, Watch, WeightSource
+
+from weightwire_torch.addresses import address_for
+from weightwire_torch.broadcasting import Flight, Guard, Ready, copy_on_host
+from weightwire_torch.gloo_group import GlooGroup
+from weightwire_torch.pump import Pump
+from weightwire_torch.ring import Ring
+from weightwire_torch.shipment import Shipment
+
+
+def usable() -> str:
+    """Why gloo can't be used here; empty if it can."""
+    if dist.is_available() and dist.is_gloo_available():
+        return ""
+    return "this torch was built without gloo"
+
+
+class GlooBroadcaster:
+    """The pump's transport."""
+
+    depth = 2
+    """gloo works on two collectives at once; the second hides the wake-ups of the first."""
+
+    def __init__(self, group: GlooGroup) -> None:
+        """Send as rank 0 of *group*."""
+        self._group = group
+
+    def place(self, targets: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
+        """Copy; done when it returns."""
+        copy_on_host(targets, tensors)
+
+    def ready(self) -> Ready:
+        """Nothing is pending in host memory."""
+        return _at_once
+
+    def broadcast(self, flat: torch.Tensor, ready: Ready, deadline: Deadline) -> Flight:
+        """Begin to broadcast."""
+        ready()
+        return self._group.begin(flat, deadline)
+
+    def abort(self) -> None:
+        """Break the group."""
+        self._group.abort()
+
+
+class GlooPlane:
+    """Implements :class:`~weightwire.planes.DataPlane`."""
+
+    def __init__(self) -> None:
+        """Open nothing yet."""
+        self.progress: ProgressSink | None = None
+        self._group: GlooGroup | None = None
+        self._pump: Pump | None = None
+
+    def prepare(self, spec: ChannelSpec, deadline: Deadline) -> Rendezvous:
+        """Listen, and allocate the ring."""
+        self.close(deadline)
+        address = spec.address or address_for(info.url for info in spec.engines)
+        ring = Ring.fitting(spec.manifest.tensors, spec.geometry, slots=GlooBroadcaster.depth + 1)
+        self._group = GlooGroup.host(
+            address, spec.port, world_size=spec.world_size, timeout=spec.timeout, interface=spec.interface
+        )
+        self._pump = Pump(GlooBroadcaster(self._group), ring)
+        return Rendezvous(
+            address=address,
+            port=self._group.port,
+            world_size=spec.world_size,
+            timeout=spec.timeout,
+            extra={"transport": "gloo"},
+        )
+
+    def join(self, deadline: Deadline, watch: Watch) -> None:
+        """Wait for the workers and connect to them."""
+        if self._group is None:
+            raise _not_open()
+        self._group.join(deadline, watch)
+
+    def send(
+        self, plan: TransferPlan, window: Window, source: WeightSource, deadline: Deadline, watch: Watch
+    ) -> TransferStats:
+        """Gather and send one window."""
+        if self._pump is None:
+            raise _not_open()
+        guard = Guard(deadline, watch)
+        return self._pump.send(Shipment.of(plan, window), source, guard=guard, progress=self.progress)
+
+    def abort(self) -> None:
+        """Leave at once."""
+        group, self._group, self._pump = self._group, None, None
+        if group is not None:
+            group.abort()
+
+    def close(self, deadline: Deadline) -> None:
+        """Leave in order, and free the ring."""
+        del deadline  # closing has a bound of its own, of a few seconds
+        group, self._group, self._pump = self._group, None, None
+        if group is not None:
+            group.close()
+
+
+def _not_open() -> ChannelError:
+    return ChannelError("There is no open gloo channel.", hint="call session.recover()")
+
+
+def _at_once() -> None:
+    """Bytes in host memory need no waiting for."""

@@ -1,0 +1,48 @@
+"""Tensors that share their storage: a checkpoint holds one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+HEADS = ("lm_head.weight",)
+"""Ends of names that are left out when an embedding has the same storage: ``save_pretrained`` writes the embedding."""
+
+Identity = tuple[object, ...]
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def identity(tensor: torch.Tensor) -> Identity:
+    """Equal for tensors that are the same elements of the same storage, and only for these.
+
+    Tensors without memory of their own (on meta, emptied by a sharding framework, subclasses that wrap others) are
+    equal only to themselves.
+    """
+    plain = type(tensor) in _PLAIN and not tensor.is_meta
+    address = tensor.untyped_storage().data_ptr() if plain else 0
+    if address == 0:
+        return (id(tensor),)
+    return (address, tensor.device, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
+
+def without_twins(named: Iterable[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
+    """Leave out all but one of the names of every storage: a tied head goes, otherwise the first name stays.
+
+    Args:
+        named: checkpoint names and tensors, in order.
+
+    Returns:
+        What is left, in the same order.
+    """
+    rows = [(name, tensor, identity(tensor)) for name, tensor in named]
+    keeper: dict[Identity, str] = {}
+    for name, _, key in rows:
+        if key not in keeper or (_is_head(keeper[key]) and not _is_head(name)):
+            keeper[key] = name
+    return [(name, tensor) for name, tensor, key in rows if keeper[key] == name]
+
+
+def _is_head(name: str) -> bool:
+    return name.endswith(HEADS)
