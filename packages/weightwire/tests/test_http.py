@@ -233,3 +233,18 @@ def test_closing_twice_is_fine():
     http = Http("http://127.0.0.1:1", Options())
     http.close()
     http.close()
+
+
+def test_after_a_servers_error_the_next_call_takes_a_new_connection():
+    def error_then_reset(connection: socket.socket, request: bytes) -> bool:
+        fails = request.startswith(b"POST /fails")
+        if not fails and server.connections == 1:
+            return False  # what uvicorn does with a connection whose last answer an exception made
+        connection.sendall(OK.replace(b"200 OK", b"500 Internal Server Error") if fails else OK)
+        return True
+
+    with wire_server(error_then_reset) as server:
+        http = Http(server.url, Options())
+        assert http.post("/fails", Deadline.after(5)).status == 500
+        assert http.post("/next", Deadline.after(5)).status == 200
+        assert server.connections == 2

@@ -100,6 +100,37 @@ def test_with_two_workers_old_errors_are_read_out_before_a_flush(two_workers, vl
     plane.finish(plan, soon)
 
 
+@pytest.mark.parametrize("version", ["0.22.1", "0.26.0", "0.33.0"])
+def test_with_two_workers_an_open_update_is_closed_however_often_it_was_refused(two_workers, vllm, plan, soon, version):
+    plane = two_workers(version)
+    plane.begin(plan, soon)
+    for _ in range(3):
+        with pytest.raises(EngineRefused):
+            plane.begin(plan, soon)
+    plane.flush(soon)
+    assert not vllm.open
+    plane.begin(plan, soon)
+    plane.finish(plan, soon)
+
+
+def test_with_two_workers_what_earlier_clients_left_unread_is_read_out(two_workers, vllm, plan, soon):
+    plane = two_workers("0.32.0")
+    vllm.open = True
+    vllm.workers.replies[1].extend(["old error", "", "older error"])
+    plane.flush(soon)
+    assert not vllm.open
+    plane.begin(plan, soon)
+    plane.finish(plan, soon)
+
+
+def test_workers_that_fail_for_ever_are_not_asked_for_ever(two_workers, vllm, plan, soon):
+    plane = two_workers("0.32.0")
+    vllm.instead["/collective_rpc"] = (500, {"error": {"message": "a worker is gone"}})
+    with pytest.raises(EngineRefused, match="engine is lost"):
+        plane.flush(soon)
+    assert len(vllm.posts()) < 20
+
+
 def test_below_0_23_too(two_workers, vllm, plan, soon):
     plane = two_workers("0.22.1")
     _fail_an_update(plane, vllm, plan, soon, ("torn", "torn"))
