@@ -156,6 +156,12 @@ class FaultPlan:
         self._calls: Counter[Phase] = Counter()
         self._lock = threading.Lock()
 
+    def replace(self, faults: tuple[Fault, ...]) -> None:
+        """Put others in force, and count anew."""
+        with self._lock:
+            self.faults = faults
+            self._calls.clear()
+
     def next(self, phase: Phase) -> Fault | None:
         """Count one call of *phase*, and say what it is to suffer."""
         with self._lock:

@@ -6,6 +6,7 @@ into vLLM; the arithmetic follows transformers' eager Llama, so that log-probabi
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -308,3 +309,13 @@ def load_checkpoint(directory: Path) -> TinyLlama:
     model = TinyLlama(shape).to(getattr(torch, config.dtype))
     model.load_state_dict(tensors)
     return model
+
+
+def fingerprint(tensors: dict[str, Tensor]) -> str:
+    """A name for weights: equal for equal names, dtypes, shapes and bytes, in whatever order."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -85,6 +85,10 @@ class Reload:
         """The live tensor behind a checkpoint name, to read and to write in place."""
         return self.model.get_parameter(name).data
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every parameter, by its checkpoint name."""
+        return {name: tuple(self.parameter(name).shape) for name in self._owner}
+
     def begin(self) -> None:
         """Put every module's weights away; one that a failed round left away stays as that round left it."""
         for module in self.modules:

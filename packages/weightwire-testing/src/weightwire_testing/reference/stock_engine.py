@@ -6,6 +6,7 @@ The pack rule is written out here instead of taken from ``weightwire_torch``, so
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 import torch
@@ -14,9 +15,9 @@ from weightwire.messages import PackGeometry, TensorMeta
 
 from weightwire_testing.reference.release import Release
 from weightwire_testing.reference.reload import Reload
-from weightwire_testing.reference.stock_group import check_unique_id, join_by_id, join_by_store
+from weightwire_testing.reference.stock_group import StockGroup, check_unique_id, id_from_store, join
 from weightwire_testing.reference.stock_payloads import StockUpdate, parse_init, parse_update
-from weightwire_testing.reference.transfer import Broadcasting, FaultyGroup, Place
+from weightwire_testing.reference.transfer import Place, collective
 
 _NCCL_DTYPES = frozenset(
     {
@@ -43,7 +44,7 @@ class StockEngine:
     def __init__(self, place: Place) -> None:
         """Not connected."""
         self._place = place
-        self._group: Broadcasting | None = None
+        self._group: StockGroup | None = None
         self._geometry = PackGeometry(packed=False, buffer_bytes=0, num_buffers=1)
         self._last: StockUpdate | None = None
 
@@ -55,13 +56,10 @@ class StockEngine:
         """
         init = parse_init(init_info, self._place.release)
         self._geometry = init.geometry
-        rank, size, timeout = init.rank_offset + self._place.index, init.world_size, self._place.timeout
-        if init.unique_id is not None:
-            group = join_by_id(check_unique_id(init.unique_id), rank, world_size=size, timeout=timeout)
-        else:
-            address, port = init.master_address or "", init.master_port or 0
-            group = join_by_store(address, port, rank, world_size=size, timeout=timeout)
-        self._group = FaultyGroup(group, self._place)
+        timeout = self._place.timeout
+        unique_id = init.unique_id or id_from_store(init.master_address or "", init.master_port or 0, timeout)
+        rank = init.rank_offset + self._place.index
+        self._group = join(check_unique_id(unique_id), rank, world_size=init.world_size, timeout=timeout)
 
     def update(self, update_info: msgspec.Raw, reload: Reload, *, checkpoint_format: bool) -> None:
         """Receive and load.
@@ -95,42 +93,49 @@ class StockEngine:
         return update
 
     def _receive(self, update: StockUpdate, load: Load) -> None:
-        if self._group is None:
+        group = self._group
+        if group is None:
             raise RuntimeError("NCCL weight transfer not initialized. Call init_transfer_engine() first.")
         geometry = self._geometry if self._place.release.packing_in_init else update.geometry
-        receive = _packed if geometry.packed else _unpacked
-        for weights in receive(self._group, update.tensors, geometry, self._place.release):
-            load(weights)
+        arriving = (
+            _packed(update.tensors, geometry.buffer_bytes, self._place.release)
+            if geometry.packed
+            else _unpacked(update.tensors)
+        )
+        for buffer, unpack in arriving:
+            collective(self._place, partial(group.broadcast, buffer))
+            load(unpack())
 
 
 Weights = list[tuple[str, Tensor]]
 
+Arrival = tuple[Tensor, Callable[[], Weights]]
+"""Where the next collective's bytes go, and what they are once they are there."""
 
-def _unpacked(
-    group: Broadcasting, tensors: Sequence[TensorMeta], _geometry: PackGeometry, _release: Release
-) -> Iterator[Weights]:
+
+def _unpacked(tensors: Sequence[TensorMeta]) -> Iterator[Arrival]:
     """One collective a tensor. NCCL has a table of dtypes."""
     for meta in tensors:
         received = torch.empty(meta.shape, dtype=getattr(torch, meta.dtype))
         if received.dtype not in _NCCL_DTYPES:
             raise ValueError(f"Unsupported dtype: {received.dtype}")
-        group.broadcast(received.view(-1).view(torch.uint8))
-        yield [(meta.name, received)]
+        yield received.view(-1).view(torch.uint8), partial(list, [(meta.name, received)])
 
 
-def _packed(
-    group: Broadcasting, tensors: Sequence[TensorMeta], geometry: PackGeometry, release: Release
-) -> Iterator[Weights]:
-    """One collective a pack, of bytes. A tensor at an odd place, or without dimensions up to 0.31, fails in torch."""
-    for pack in _packs(tensors, geometry.buffer_bytes):
-        sizes = [_nbytes(meta) for meta in pack]
-        buffer = torch.empty(sum(sizes), dtype=torch.uint8)
-        group.broadcast(buffer)
-        weights: Weights = []
-        for meta, piece in zip(pack, torch.split(buffer, sizes), strict=True):
-            typed = piece.view(getattr(torch, meta.dtype))
-            weights.append((meta.name, typed.view(meta.shape) if release.since(32) else typed.view(*meta.shape)))
-        yield weights
+def _packed(tensors: Sequence[TensorMeta], limit: int, release: Release) -> Iterator[Arrival]:
+    """One collective a pack, of bytes."""
+    for pack in _packs(tensors, limit):
+        buffer = torch.empty(sum(map(_nbytes, pack)), dtype=torch.uint8)
+        yield buffer, partial(_unpack, buffer, pack, release)
+
+
+def _unpack(buffer: Tensor, pack: Sequence[TensorMeta], release: Release) -> Weights:
+    """Cut a pack. A tensor at an odd place fails in torch, as does one without dimensions up to 0.31."""
+    weights: Weights = []
+    for meta, piece in zip(pack, torch.split(buffer, list(map(_nbytes, pack))), strict=True):
+        typed = piece.view(getattr(torch, meta.dtype))
+        weights.append((meta.name, typed.view(meta.shape) if release.since(32) else typed.view(*meta.shape)))
+    return weights
 
 
 def _packs(tensors: Sequence[TensorMeta], limit: int) -> Iterator[list[TensorMeta]]:

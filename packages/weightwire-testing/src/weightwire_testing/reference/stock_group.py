@@ -1,10 +1,9 @@
 """A worker's side of the stock rendezvous: the key-value store, the unique id in it, and gloo in NCCL's place.
 
-The sender puts a pickled ``ncclUniqueId`` under :data:`KEY` of a ``TCPStore`` (up to 0.33), or gives its bytes in the
-init call (from 0.30). NCCL's id holds the address of rank 0; the stand-in's says ``GLOO:host:port`` and names a store
-there, and the group of such an id meets under the prefix ``gloo`` and starts with NCCL's warm-up, the sum of one
-float32. Any other 128 bytes mean the simpler form: the group meets in the first store, under ``gloo_comm``, without
-a warm-up.
+The sender puts a pickled ``ncclUniqueId`` under :data:`KEY` of a ``TCPStore`` (all releases), or gives its bytes in
+the init call (from 0.30). NCCL's id holds the address of rank 0; the stand-in's says ``GLOO:host:port`` and names a
+store, which may be the first one. There the group meets under the prefix ``gloo``, and begins with NCCL's warm-up,
+the sum of one float32. The stock shim in a real server does the same (docs/adr/0003).
 """
 
 from __future__ import annotations
@@ -78,10 +77,16 @@ def check_unique_id(raw: bytes) -> bytes:
     return raw
 
 
-def address_in(unique_id: bytes) -> tuple[str, int] | None:
-    """The address inside the stand-in's id; None for any other id."""
+def address_in(unique_id: bytes) -> tuple[str, int]:
+    """The address inside the stand-in's id.
+
+    Raises:
+        ValueError: it is another id, such as NCCL's own.
+    """
     found = _STAND_IN.fullmatch(unique_id)
-    return (found[1].decode("ascii"), int(found[2])) if found else None
+    if found is None:
+        raise ValueError(f"not a unique id of the gloo stand-in: {unique_id[:16]!r}...")
+    return found[1].decode("ascii"), int(found[2])
 
 
 class StockGroup:
@@ -117,30 +122,24 @@ def _store(address: str, port: int, timeout: timedelta) -> TCPStore:
     return TCPStore(address, port, is_master=False, timeout=timeout, wait_for_workers=False, use_libuv=False)
 
 
-def join_by_store(address: str, port: int, rank: int, *, world_size: int, timeout: timedelta) -> StockGroup:
-    """Join through the sender's store (all releases).
+def id_from_store(address: str, port: int, timeout: timedelta) -> bytes:
+    """The unique id that the sender put into its store.
 
     Raises:
-        ValueError: what is in the store is not a unique id.
+        ValueError: what is there is not a unique id.
         torch.distributed.DistError: nobody listens, or nobody wrote the id, in time.
     """
-    store = _store(address, port, timeout)
-    unique_id = read_unique_id(store.get(KEY))
-    if address_in(unique_id) is not None:
-        return join_by_id(unique_id, rank, world_size=world_size, timeout=timeout)
-    return StockGroup(PrefixStore("gloo_comm", store), rank, world_size, timeout)
+    return read_unique_id(_store(address, port, timeout).get(KEY))
 
 
-def join_by_id(unique_id: bytes, rank: int, *, world_size: int, timeout: timedelta) -> StockGroup:
-    """Join by an id alone (from 0.30).
+def join(unique_id: bytes, rank: int, *, world_size: int, timeout: timedelta) -> StockGroup:
+    """Meet the others where the id says.
 
     Raises:
-        ValueError: the id holds no address.
+        ValueError: it is not the stand-in's.
         torch.distributed.DistError: nobody listens there in time.
     """
-    address = address_in(unique_id)
-    if address is None:
-        raise ValueError(f"not a unique id of the gloo stand-in: {unique_id[:16]!r}...")
-    group = StockGroup(PrefixStore("gloo", _store(*address, timeout)), rank, world_size, timeout)
+    address, port = address_in(unique_id)
+    group = StockGroup(PrefixStore("gloo", _store(address, port, timeout)), rank, world_size, timeout)
     group.warm_up()
     return group

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
 import msgspec
-from torch import Tensor
 
 from weightwire_testing.faults import Fault, FaultPlan, Kind, Phase, When
 from weightwire_testing.reference.release import Release
@@ -55,32 +55,22 @@ class TransferEngine(Protocol):
         """Leave the group. Idempotent."""
 
 
-class Broadcasting(Protocol):
-    """A group that can receive."""
+def collective(place: Place, receive: Callable[[], None]) -> None:
+    """Take part in one collective, or suffer the fault of :attr:`~weightwire_testing.faults.Phase.RECEIVE`.
 
-    def broadcast(self, flat: Tensor) -> None:
-        """Receive into *flat* from the sender."""
-
-
-class FaultyGroup:
-    """A group whose collectives suffer the faults of :attr:`~weightwire_testing.faults.Phase.RECEIVE`."""
-
-    def __init__(self, group: Broadcasting, place: Place) -> None:
-        """Wrap *group*."""
-        self._group = group
-        self._place = place
-
-    def broadcast(self, flat: Tensor) -> None:
-        """Receive, or suffer."""
-        fault = self._place.faults.next(Phase.RECEIVE)
-        _suffer(fault, When.BEFORE)
-        try:
-            self._group.broadcast(flat)
-        except RuntimeError:
-            if self._place.hang_on_lost_peer:
-                threading.Event().wait()  # for ever, on purpose: an NCCL kernel has no time-out either
-            raise
-        _suffer(fault, When.AFTER)
+    Args:
+        place: whose faults.
+        receive: returns when the bytes are there.
+    """
+    fault = place.faults.next(Phase.RECEIVE)
+    _suffer(fault, When.BEFORE)
+    try:
+        receive()
+    except RuntimeError:
+        if place.hang_on_lost_peer:
+            threading.Event().wait()  # for ever, on purpose: an NCCL kernel has no time-out either
+        raise
+    _suffer(fault, When.AFTER)
 
 
 def _suffer(fault: Fault | None, when: When) -> None:
