@@ -50,7 +50,7 @@ class _Asked(msgspec.Struct, kw_only=True):
     def prompts(self) -> list[list[int]]:
         """Every prompt, in token ids."""
         given = self.prompt
-        if isinstance(given, str) or (given and all(isinstance(token, int) for token in given)):
+        if isinstance(given, str) or all(isinstance(token, int) for token in given):
             return [_ids(given)]
         return [_ids(prompt) for prompt in given]
 

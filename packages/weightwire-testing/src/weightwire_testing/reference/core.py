@@ -151,9 +151,8 @@ class EngineCore:
         torch.set_num_threads(1)
         try:
             while not self._dead:
-                turn = self._turn()
-                self._serve(block=not turn)
-                for group, sequence in turn:
+                self._serve(block=not self._turn())
+                for group, sequence in self._turn():  # asked again: a call may have paused it
                     self._advance(group, sequence)
                 self._settle()
         except Exception as error:  # noqa: BLE001 - whatever it was, the engine is dead of it
@@ -179,8 +178,6 @@ class EngineCore:
         return list(self._running)
 
     def _advance(self, group: int, sequence: Sequence) -> None:
-        if (group, sequence) not in self._running:
-            return  # aborted by a call of this very round
         worker = self.groups[group].workers[0]
         if worker.reload.open:
             raise RuntimeError("Cannot run a forward pass: tensors are on the meta device")

@@ -78,7 +78,7 @@ def openapi(settings: EngineSettings) -> dict[str, object]:
     """What ``/openapi.json`` shows: the paths, and which of them have a body."""
     paths: dict[str, dict[str, object]] = {}
     for route in ROUTES:
-        if not route.exists(settings):
+        if not route.exists(settings) or route.handler is _openapi:
             continue
         operation: dict[str, object] = {"operationId": route.path.strip("/").replace("/", "_")}
         if route.typed_since is not None and settings.release.since(route.typed_since):

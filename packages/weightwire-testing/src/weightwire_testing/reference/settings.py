@@ -25,7 +25,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One set-up.
 
     Attributes:
-        checkpoint: directory of a checkpoint that :func:`~weightwire_testing.model.save_checkpoint` wrote.
+        checkpoint: directory of a checkpoint that :func:`~weightwire_testing.model.save_checkpoint` wrote. A process
+            needs one; the pytest fixture fills in a small one.
         version: the vLLM release it behaves as.
         backend: the weight-transfer engine.
         workers: workers of each data-parallel rank (TP × PP); every one holds a whole model.
@@ -38,7 +39,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         faults: what goes wrong.
     """
 
-    checkpoint: str
+    checkpoint: str = ""
     version: str = "0.32.0"
     backend: Backend = Backend.WEIGHTWIRE
     workers: int = 1
