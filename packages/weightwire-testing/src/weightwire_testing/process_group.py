@@ -31,7 +31,7 @@ class ProcessGroup:
             environment: all of its environment.
             output: where it writes to.
         """
-        self._process = subprocess.Popen(
+        self._process = subprocess.Popen(  # noqa: S603 - the caller says what to run
             command,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
@@ -39,7 +39,7 @@ class ProcessGroup:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        self._guard = subprocess.Popen(
+        self._guard = subprocess.Popen(  # noqa: S603 - the text above
             [sys.executable, "-S", "-E", "-c", _GUARD, str(self._process.pid)],
             stdin=subprocess.PIPE,
             start_new_session=True,  # a Ctrl-C in the terminal must not take the guard away

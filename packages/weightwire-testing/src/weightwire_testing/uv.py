@@ -73,7 +73,7 @@ def sync(project: Path, python: str, seconds: float, tell: Callable[[Step], None
     command = [find(), "sync", "--frozen", "--no-progress", "--python", python, "--project", str(project)]
     environment = {name: value for name, value in os.environ.items() if name not in _LEADING_ELSEWHERE}
     tail: deque[str] = deque(maxlen=TAIL_LINES)
-    with subprocess.Popen(
+    with subprocess.Popen(  # noqa: S603 - uv, with paths of our own
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment, text=True
     ) as process:
         timer = threading.Timer(seconds, process.kill)

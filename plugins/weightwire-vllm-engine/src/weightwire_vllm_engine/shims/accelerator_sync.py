@@ -1,7 +1,7 @@
 """From 0.18 to 0.20 an update on a CPU ends in an error, although the weights were loaded.
 
-``update_weights`` closes with ``torch.accelerator.synchronize()``, which raises where there is no accelerator. From 0.21
-vLLM makes it do nothing on a CPU, as is done here. May go with the support of 0.20.
+``update_weights`` closes with ``torch.accelerator.synchronize()``, which raises where there is no accelerator. From
+0.21 vLLM makes it do nothing on a CPU, as is done here. May go with the support of 0.20.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """On a CPU, from 0.28, the experts of a mixture are packed only once.
 
-``UnquantizedFusedMoEMethod._setup_kernel`` packs the experts for the CPU only while ``moe_kernel`` is None, that is when
-the model is loaded. An update then writes plain rows into packed storage: every call answers 200, the output is
+``UnquantizedFusedMoEMethod._setup_kernel`` packs the experts for the CPU only while ``moe_kernel`` is None, that is
+when the model is loaded. An update then writes plain rows into packed storage: every call answers 200, the output is
 neither the old nor the new model's, and sending the old weights again does not mend it. So the kernel is taken away
 while an update is open. Seen on 0.28 and 0.32, and the code of 0.33 is the same; may go when vLLM packs on an update.
 """
