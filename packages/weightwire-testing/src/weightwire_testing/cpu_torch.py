@@ -56,9 +56,9 @@ def cpu_torch() -> Overlay:
     * ``accelerator.current_device_index`` raises without an accelerator (0.21 to 0.33). A device instead of an index is
       what makes ``PyNcclCommunicator``, which takes either, work on tensors of the CPU.
     * ``empty(device="cuda")`` is hard-coded in the receiver up to 0.24; later it asks for the worker's device.
-    * ``cuda.Stream``, ``stream`` and ``current_stream`` are used up to 0.32. vLLM's CPU worker replaces some of them for
-      its whole process (from 0.23), but its stand-in has never had ``cuda_stream``, has no ``synchronize`` in 0.23 to
-      0.25, and ``torch.cuda.stream`` is left alone there.
+    * ``cuda.Stream``, ``stream`` and ``current_stream`` are used up to 0.32. vLLM's CPU worker replaces some of them
+      for its whole process (from 0.23), but its stand-in has never had ``cuda_stream``, has no ``synchronize`` in 0.23
+      to 0.25, and ``torch.cuda.stream`` is left alone there.
     """
     return Overlay(
         torch,

@@ -1,7 +1,7 @@
 """The stand-in for an NCCL unique id: 128 bytes that name the sender's key-value store.
 
-A real ``ncclUniqueId`` holds the address of rank 0's listening socket; so does this one. It is all that the two sides
-of the stock shim must agree on besides the name of the store's prefix.
+A real ``ncclUniqueId`` holds the address of rank 0's listening socket; so does this one. The two sides of the stock
+shim need to agree on nothing else: the group that meets there is a :class:`~weightwire_torch.gloo_group.GlooGroup`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,6 @@ import re
 
 UNIQUE_ID_BYTES = 128
 """Size of NCCL's ``ncclUniqueId``."""
-
-PREFIX = "gloo"
-"""What the group's keys in the store begin with, so that they keep apart from vLLM's own."""
 
 _MAGIC = b"GLOO:"
 _FORM = re.compile(rb"GLOO:([^\0]+):(\d+)\0*")

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from datetime import timedelta
 from types import ModuleType
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from weightwire.deadlines import Deadline
+from weightwire_torch.gloo_group import GlooGroup
 
 from weightwire_testing import gloo_id
 
@@ -39,32 +39,30 @@ _DTYPES = (
 class GlooComm:
     """The stand-in for an ``ncclComm_t``. Every wait is bounded."""
 
-    def __init__(self, store: dist.Store, rank: int, world_size: int, timeout: timedelta) -> None:
-        """Enter the group; blocks until every member has."""
-        options = dist.ProcessGroupGloo._Options()  # noqa: SLF001 - the public constructor knows no interface
-        options._timeout = timeout  # noqa: SLF001
-        interface = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
-        options._devices = [dist.ProcessGroupGloo.create_device(interface=interface)]  # noqa: SLF001
-        prefixed = dist.PrefixStore(gloo_id.PREFIX, store)
-        self._group = dist.ProcessGroupGloo(prefixed, rank, world_size, options)
+    def __init__(self, group: GlooGroup) -> None:
+        """Stand for an open group."""
+        self._group = group
 
     @classmethod
     def join(cls, unique_id: bytes, rank: int, world_size: int) -> GlooComm:
-        """Enter the group that *unique_id* names."""
+        """Enter the group that *unique_id* names, together with all its members."""
         host, port = gloo_id.decode(unique_id)
-        timeout = timedelta(seconds=float(os.environ.get(TIMEOUT_VARIABLE, DEFAULT_TIMEOUT)))
-        store = dist.TCPStore(host, port, world_size, is_master=False, timeout=timeout, wait_for_workers=False)
-        return cls(store, rank, world_size, timeout)
+        timeout = float(os.environ.get(TIMEOUT_VARIABLE, DEFAULT_TIMEOUT))
+        group = GlooGroup.connect(host, port, rank=rank, world_size=world_size, timeout=timeout)
+        group.join(Deadline.after(timeout))
+        return cls(group)
 
-    def broadcast(self, flat: torch.Tensor, root: int) -> None:
-        """Broadcast one-dimensional bytes: gloo has no bfloat16 or float8, and a broadcast needs none."""
-        options = dist.BroadcastOptions()
-        options.rootRank, options.rootTensor = root, 0
-        self._group.broadcast([flat], options).wait()
+    def broadcast(self, flat: torch.Tensor) -> None:
+        """Receive one-dimensional bytes of rank 0: gloo has no bfloat16 or float8, and a broadcast needs none."""
+        self._group.broadcast(flat)
 
     def all_reduce_sum(self, tensor: torch.Tensor) -> None:
         """Sum in place."""
-        self._group.allreduce([tensor]).wait()
+        self._group.all_reduce(tensor)
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._group.close()
 
 
 def tensor_at(buffer: ctypes.c_void_p, count: int, dtype: torch.dtype) -> torch.Tensor:
@@ -105,10 +103,12 @@ def library_class(wrapper: ModuleType) -> type:
 
         def ncclBroadcast(self, *call: Any) -> None:  # noqa: N802
             _source, target, count, datatype, root, comm, _stream = call
-            comm.broadcast(tensor_at(target, count * dtypes[datatype].itemsize, torch.uint8), root)
+            if root != 0:
+                raise NotImplementedError("A weight receiver receives from rank 0 only.")
+            comm.broadcast(tensor_at(target, count * dtypes[datatype].itemsize, torch.uint8))
 
         def ncclCommAbort(self, comm: GlooComm) -> None:  # noqa: N802
-            """Nothing: the communicator drops the object, and our collectives block until they are over."""
+            comm.close()
 
         ncclCommDestroy = ncclCommAbort  # noqa: N815 - up to 0.21
 

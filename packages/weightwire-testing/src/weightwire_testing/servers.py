@@ -134,7 +134,7 @@ class VllmServer:
 
     def _answers(self) -> bool:
         try:
-            return session().get(f"{self.url}/health", timeout=2.0).status_code == requests.codes.ok
+            return session().get(f"{self.url}/health", timeout=2.0).ok
         except requests.RequestException:
             return False
 

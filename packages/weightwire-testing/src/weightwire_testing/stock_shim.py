@@ -60,8 +60,7 @@ def _swap_torch() -> None:
                 raise
             continue  # nccl_common is there from 0.25
         if hasattr(module, "torch"):
-            module.torch = overlay
+            module.torch = overlay  # type: ignore[attr-defined]
         if hasattr(module, "current_platform"):  # after 0.32 the receiver asks the platform for its streams
-            module.current_platform = Overlay(
-                module.current_platform, Stream=CpuStream, current_stream=CpuStream, stream=on_stream
-            )
+            streams = Overlay(module.current_platform, Stream=CpuStream, current_stream=CpuStream, stream=on_stream)
+            module.current_platform = streams  # type: ignore[attr-defined]
