@@ -78,7 +78,7 @@ def ensure(version: str, *, on_progress: Tell | None = None) -> Environment:
         _check_machine()
         root().mkdir(parents=True, exist_ok=True)
         waiting = Step(f"another process is making the environment of vLLM {version}; waiting for it")
-        with holding(home.with_name(f"{home.name}.lock"), MAKING_SECONDS, lambda: tell(waiting)):
+        with holding(home.with_name(f"{home.name}.lock"), MAKING_SECONDS, on_wait=lambda: tell(waiting)):
             if not _complete(home, python):
                 _make(home, pins, tell)
     return Environment(version=version, python=python, overlay=overlay.ensure(root() / "server-side"))
@@ -92,7 +92,7 @@ def _make(home: Path, pins: Path, tell: Tell) -> None:
     for name in ("pyproject.toml", "uv.lock"):
         shutil.copyfile(pins / name, home / name)
     tell(Step(f"making {home}: the first time, some 2.5 GB are downloaded"))
-    uv.sync(home, _interpreter(), MAKING_SECONDS, tell)
+    uv.sync(home, _interpreter(), seconds=MAKING_SECONDS, tell=tell)
     _mark(home)
 
 

@@ -14,7 +14,7 @@ POLL_SECONDS = 0.2
 
 
 @contextmanager
-def holding(path: Path, seconds: float, on_wait: Callable[[], None]) -> Iterator[None]:
+def holding(path: Path, seconds: float, *, on_wait: Callable[[], None]) -> Iterator[None]:
     """Hold the lock at *path*.
 
     Args:

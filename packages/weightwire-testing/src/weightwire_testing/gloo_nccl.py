@@ -44,7 +44,7 @@ class GlooComm:
         self._group = group
 
     @classmethod
-    def join(cls, unique_id: bytes, rank: int, world_size: int) -> GlooComm:
+    def join(cls, unique_id: bytes, *, rank: int, world_size: int) -> GlooComm:
         """Enter the group that *unique_id* names, together with all its members."""
         host, port = gloo_id.decode(unique_id)
         timeout = float(os.environ.get(TIMEOUT_VARIABLE, DEFAULT_TIMEOUT))
@@ -65,7 +65,7 @@ class GlooComm:
         self._group.close()
 
 
-def tensor_at(buffer: ctypes.c_void_p, count: int, dtype: torch.dtype) -> torch.Tensor:
+def tensor_at(buffer: ctypes.c_void_p, *, count: int, dtype: torch.dtype) -> torch.Tensor:
     """A view of *count* elements at the address that vLLM hands to the C library."""
     memory = (ctypes.c_uint8 * (count * dtype.itemsize)).from_address(buffer.value or 0)
     return torch.frombuffer(memory, dtype=dtype)
@@ -90,22 +90,23 @@ def library_class(wrapper: ModuleType) -> type:
         def ncclGetRawVersion(self) -> int:  # noqa: N802 - the library's own names
             return 22907
 
-        def ncclCommInitRank(self, world_size: int, unique_id: Any, rank: int) -> GlooComm:  # noqa: N802
-            return GlooComm.join(bytes(unique_id), rank, world_size)
+        def ncclCommInitRank(self, *call: Any) -> GlooComm:  # noqa: N802
+            world_size, unique_id, rank = call
+            return GlooComm.join(bytes(unique_id), rank=rank, world_size=world_size)
 
         def ncclAllReduce(self, *call: Any) -> None:  # noqa: N802
             source, target, count, datatype, op, comm, _stream = call
             if op != wrapper.ncclRedOpTypeEnum.ncclSum:
                 raise NotImplementedError("A weight receiver sums only, and only in its warm-up.")
-            received = tensor_at(target, count, dtypes[datatype])
-            received.copy_(tensor_at(source, count, dtypes[datatype]))
+            received = tensor_at(target, count=count, dtype=dtypes[datatype])
+            received.copy_(tensor_at(source, count=count, dtype=dtypes[datatype]))
             comm.all_reduce_sum(received)
 
         def ncclBroadcast(self, *call: Any) -> None:  # noqa: N802
             _source, target, count, datatype, root, comm, _stream = call
             if root != 0:
                 raise NotImplementedError("A weight receiver receives from rank 0 only.")
-            comm.broadcast(tensor_at(target, count * dtypes[datatype].itemsize, torch.uint8))
+            comm.broadcast(tensor_at(target, count=count * dtypes[datatype].itemsize, dtype=torch.uint8))
 
         def ncclCommAbort(self, comm: GlooComm) -> None:  # noqa: N802
             comm.close()

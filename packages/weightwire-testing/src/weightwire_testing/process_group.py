@@ -23,7 +23,7 @@ _GUARD = "import os, signal, sys; sys.stdin.read(); os.killpg(int(sys.argv[1]), 
 class ProcessGroup:
     """A command in a process group of its own."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], output: BinaryIO) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, output: BinaryIO) -> None:
         """Start it.
 
         Args:

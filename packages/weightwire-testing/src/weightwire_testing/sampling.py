@@ -47,7 +47,7 @@ def score(url: str, token_ids: Sequence[int], *, replica: int | None = None) -> 
     return [row[str(token)].logprob for token, row in pairs if row is not None]
 
 
-def greedy(url: str, token_ids: Sequence[int], n: int, *, replica: int | None = None) -> list[int]:
+def greedy(url: str, token_ids: Sequence[int], *, n: int, replica: int | None = None) -> list[int]:
     """The *n* tokens that the engine finds most likely to follow, one by one.
 
     Raises:

@@ -59,7 +59,7 @@ class VllmServer:
     """
 
     def __init__(
-        self, environment: Environment, checkpoint: Path, setup: Setup | None = None, *, ready_within: float = 300.0
+        self, environment: Environment, checkpoint: Path, *, setup: Setup | None = None, ready_within: float = 300.0
     ) -> None:
         """Start nothing yet.
 
@@ -121,7 +121,7 @@ class VllmServer:
 
     def _start(self, port: int) -> None:
         with self.log.open("wb") as log:
-            self._group = ProcessGroup(command(self, port), variables(self, self._scratch), log)
+            self._group = ProcessGroup(command(self, port), variables(self, self._scratch), output=log)
 
     def _wait(self, deadline: Deadline) -> None:
         while not self._answers():

@@ -1,8 +1,8 @@
 """The data plane that meets vLLM's own ``nccl`` engine in a server with the stock shim. For tests; chosen by name only.
 
 To the server it looks like an NCCL trainer: a key-value store with the pickled id of a communicator under vLLM's own
-key, the same id for those that are handed it in the call (from 0.30), the warm-up all-reduce of one float, and then
-the packs. Only that the id is the stand-in's (:mod:`weightwire_testing.gloo_id`), and the bytes go over gloo.
+key, or the same id in the init call where the engines take it there, the warm-up all-reduce of one float, and then the
+packs. Only that the id is the stand-in's (:mod:`weightwire_testing.gloo_id`), and the bytes go over gloo.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ from weightwire.deadlines import Deadline
 from weightwire.errors import ChannelError
 from weightwire.messages import ChannelSpec, Rendezvous
 from weightwire.planes import Watch
+from weightwire.versions import release
 from weightwire_torch.gloo_group import GlooGroup
 from weightwire_torch.gloo_plane import GlooPlane
 from weightwire_torch.nccl_rendezvous import KEY, pickled_unique_id
 
 from weightwire_testing import gloo_id
+
+ID_IN_THE_CALL = (0, 30)
+"""The first release of vLLM whose init call takes the id itself, and then no store's address besides."""
 
 
 class StockShimPlane(GlooPlane):
@@ -28,9 +32,14 @@ class StockShimPlane(GlooPlane):
         unique_id = gloo_id.encode(met.address, met.port)
         group = self._opened()
         if group.store is not None:
-            group.store.set(KEY, pickled_unique_id(unique_id))
+            group.store.set(KEY, pickled_unique_id(unique_id))  # type: ignore[arg-type]  # bytes are meant
+        in_the_call = bool(spec.engines) and all(release(info.version) >= ID_IN_THE_CALL for info in spec.engines)
         return Rendezvous(
-            address=met.address, port=met.port, world_size=met.world_size, unique_id=unique_id, timeout=met.timeout
+            address=met.address,
+            port=0 if in_the_call else met.port,
+            world_size=met.world_size,
+            unique_id=unique_id if in_the_call else b"",
+            timeout=met.timeout,
         )
 
     def join(self, deadline: Deadline, watch: Watch) -> None:

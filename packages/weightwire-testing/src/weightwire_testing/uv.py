@@ -56,7 +56,7 @@ def find() -> str:
     return found
 
 
-def sync(project: Path, python: str, seconds: float, tell: Callable[[Step], None]) -> None:
+def sync(project: Path, python: str, *, seconds: float, tell: Callable[[Step], None]) -> None:
     """Make the environment of the project at *project* exactly as its lock says.
 
     The lock is taken as it is (``--frozen``), not compared with the indexes that this machine is set up for.

@@ -21,7 +21,7 @@ def give_device(worker: Any) -> None:
 
 
 def _apply() -> None:
-    after(import_module("vllm.v1.worker.worker_base").WorkerBase, "__init__", give_device)
+    after(import_module("vllm.v1.worker.worker_base").WorkerBase, "__init__", hook=give_device)
 
 
 SHIM = Shim("cpu_device", "cpu", "0.17", "0.23", "a CPU worker has no device", _apply)

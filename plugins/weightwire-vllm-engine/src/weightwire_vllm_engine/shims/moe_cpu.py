@@ -39,8 +39,8 @@ def _methods(worker: Any) -> Iterator[Any]:
 
 
 def _apply() -> None:
-    after(worker_class(), "start_weight_update", take_kernels)
-    after(worker_class(), "finish_weight_update", put_back)
+    after(worker_class(), "start_weight_update", hook=take_kernels)
+    after(worker_class(), "finish_weight_update", hook=put_back)
 
 
 SHIM = Shim("moe_cpu", "cpu", "0.28", "0.34", "the experts are packed only once", _apply)

@@ -28,7 +28,7 @@ class Shim(NamedTuple):
     apply: Callable[[], None]
 
 
-def after(owner: type, method: str, hook: Callable[[Any], None]) -> None:
+def after(owner: type, method: str, *, hook: Callable[[Any], None]) -> None:
     """Call *hook* with the object after every call of *method* that succeeds."""
     original = getattr(owner, method)
 

@@ -37,7 +37,7 @@ def _weight(layer: torch.nn.Module) -> torch.nn.Parameter | None:
 
 
 def _apply() -> None:
-    after(worker_class(), "finish_weight_update", pack_again)
+    after(worker_class(), "finish_weight_update", hook=pack_again)
 
 
 # 0.17 to 0.20 have no finish_weight_update: their two calls need a place of their own.
