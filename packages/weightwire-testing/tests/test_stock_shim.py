@@ -6,6 +6,7 @@ import ctypes
 import sys
 from collections.abc import Sequence
 from types import ModuleType, SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ FLOAT32, UINT8, SUM = 7, 1, 0  # NCCL's own numbers
 class DataTypes:
     """As in vLLM: NCCL's number for a torch dtype, or ValueError."""
 
-    _table = {torch.float32: FLOAT32, torch.uint8: UINT8}
+    _table: ClassVar = {torch.float32: FLOAT32, torch.uint8: UINT8}
 
     @classmethod
     def from_torch(cls, dtype):
