@@ -39,7 +39,7 @@ class Member:
 
 
 class Flight:
-    """A broadcast under way."""
+    """A collective under way."""
 
     def __init__(self, work: dist.Work, nbytes: int, deadline: Deadline) -> None:
         """Watch over *work*."""
@@ -57,7 +57,7 @@ class Flight:
         try:
             self._work.wait(_duration(self._deadline.remaining()))
         except RuntimeError as error:
-            raise _explained(error, f"broadcasting {self._nbytes} bytes over gloo", self._deadline) from error
+            raise _explained(error, f"moving {self._nbytes} bytes over gloo", self._deadline) from error
 
 
 class Remains:
@@ -205,6 +205,19 @@ def broadcast(group: Group, flat: torch.Tensor, deadline: Deadline) -> Flight:
         return Flight(_untyped(group).broadcast([flat], options), flat.numel(), deadline)
     except RuntimeError as error:
         raise _explained(error, "beginning a broadcast over gloo", deadline) from error
+
+
+def all_reduce(group: Group, tensor: torch.Tensor, deadline: Deadline) -> Flight:
+    """Begin to sum *tensor* over the members, in place.
+
+    Raises:
+        DeadlineExceeded: the deadline has passed.
+        ChannelError: the group is broken.
+    """
+    try:
+        return Flight(_untyped(group).allreduce([tensor]), tensor.nbytes, deadline)
+    except RuntimeError as error:
+        raise _explained(error, "beginning a sum over gloo", deadline) from error
 
 
 def _break_connections(group: Group, member: Member) -> None:

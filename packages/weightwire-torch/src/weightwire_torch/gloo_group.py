@@ -142,11 +142,8 @@ class GlooGroup:
         Raises:
             ChannelError: the group is not open.
         """
-        group = self._group
-        if group is None:
-            raise ChannelError("The group is not open: it was never joined, or it was closed or aborted.")
         until = Deadline.after(self.timeout) if deadline is None else deadline.at_most(self.timeout)
-        return gloo.broadcast(group, flat, until)
+        return gloo.broadcast(self._open_group(), flat, until)
 
     def broadcast(self, flat: torch.Tensor) -> None:
         """Broadcast from rank 0, into or out of *flat*: :meth:`begin`, and wait.
@@ -157,6 +154,15 @@ class GlooGroup:
         """
         self.begin(flat).land()
 
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        """Sum *tensor* over the members, in place, and wait.
+
+        Raises:
+            DeadlineExceeded: the group's timeout passed.
+            ChannelError: a peer is gone, or the group is not open.
+        """
+        gloo.all_reduce(self._open_group(), tensor, Deadline.after(self.timeout)).land()
+
     def abort(self) -> None:
         """Leave at once: collectives under way fail, here and at the peers. Idempotent, never raises, never blocks."""
         self._leave()
@@ -166,6 +172,12 @@ class GlooGroup:
         leaving = self._leave()
         if leaving is not None:
             leaving.wait(_CLOSE_TIME)
+
+    def _open_group(self) -> gloo.Group:
+        group = self._group
+        if group is None:
+            raise ChannelError("The group is not open: it was never joined, or it was closed or aborted.")
+        return group
 
     def _await_members(self, keys: Store, guard: Guard) -> None:
         missing = list(range(1, self.world_size))

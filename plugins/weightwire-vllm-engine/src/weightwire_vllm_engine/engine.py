@@ -1,0 +1,89 @@
+"""The engine: one class for every release of vLLM that has weight transfer.
+
+What differs between the releases, and how one class meets all of it:
+
+* The constructor takes ``(config, parallel_config)`` up to 0.21, then also the model, then (0.25) the whole
+  configuration. There is none here: what is needed is made when the channel is opened.
+* ``receive_weights`` is given a loader up to 0.24; later the engine loads by itself.
+* ``start_weight_update`` and ``finish_weight_update`` belong to the engine from 0.25; before, the worker does the same.
+* ``trainer_send_weights`` is abstract up to 0.27.
+
+vLLM's factory imports this module when the first worker asks for the engine; nothing else may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NoReturn
+
+from vllm.distributed.weight_transfer.base import WeightTransferEngine
+from weightwire.engine_wire import EngineInit
+from weightwire.errors import StateError
+
+from weightwire_vllm_engine import wire
+from weightwire_vllm_engine.channel import Channel, Load
+from weightwire_vllm_engine.ranks import worker_rank
+
+
+class WeightwireEngine(WeightTransferEngine):  # type: ignore[misc]  # vLLM is not installed where this is checked
+    """Receives weights from a Weightwire trainer and loads them through the model's own loaders."""
+
+    channel: Channel | None = None
+
+    def parse_init_info(self, init_dict: Mapping[str, object]) -> EngineInit:
+        """Decode what the trainer says of the channel."""
+        return wire.decode_init(init_dict)
+
+    def parse_update_info(self, update_dict: Mapping[str, object]) -> wire.Update:
+        """Decode what the trainer says of one update."""
+        return wire.decode_update(update_dict)
+
+    def init_transfer_engine(self, init_info: EngineInit) -> None:
+        """Leave the channel there was, and join the one that the trainer opened."""
+        self.shutdown()
+        self.channel = Channel.join(init_info, worker_rank(self.parallel_config, init_info.rank_offset))
+
+    def start_weight_update(self) -> None:
+        """Let every layer take new weights: from 0.25."""
+        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload  # noqa: PLC0415
+
+        initialize_layerwise_reload(self.model)
+
+    def finish_weight_update(self) -> None:
+        """Put every layer back to work: from 0.25."""
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload  # noqa: PLC0415
+
+        finalize_layerwise_reload(self.model, self.model_config)
+
+    def receive_weights(self, update_info: wire.Update, load_weights: Load | None = None) -> None:
+        """Receive one window into the live model.
+
+        Args:
+            update_info: which tensors.
+            load_weights: the model's loader, up to 0.24; later the engine asks the model itself.
+
+        Raises:
+            StateError: there is no channel, or it was opened for other tensors.
+        """
+        channel = self.channel
+        if channel is None:
+            raise StateError(
+                "The server has no open channel: the trainer's went away, or none was ever opened.",
+                hint="connect again; a session does so by itself at the next push",
+            )
+        try:
+            channel.receive(update_info, load_weights or self.model.load_weights)
+        except BaseException:
+            self.channel = None  # it was aborted: the other members could not be kept in step
+            raise
+
+    def shutdown(self) -> None:
+        """Leave the channel, if there is one."""
+        channel, self.channel = self.channel, None
+        if channel is not None:
+            channel.close()
+
+    @staticmethod
+    def trainer_send_weights(iterator: object, trainer_args: object) -> NoReturn:
+        """Refuse: vLLM's own trainer side can't feed this engine. Abstract up to 0.27, so it has to be here."""
+        raise NotImplementedError("Weightwire's engine is fed by weightwire.connect(...).push(...)")
