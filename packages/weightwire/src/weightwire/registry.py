@@ -23,8 +23,8 @@ class ControlPlaneEntry(msgspec.Struct, frozen=True, kw_only=True):
             thing at that address is another product. It must not change anything.
         factory: ``module:callable``, called as ``(http, version, options)``; returns a
             :class:`~weightwire.planes.ControlPlane`.
-        serve_args: ``module:function``, called as ``(version)``; returns a
-            :class:`~weightwire.registry.ServeAdvice`. Empty where there is none.
+        serve_args: ``module:function``, called as ``(version)``; returns a sequence of
+            :class:`~weightwire.registry.ServeAdvice`, a set-up each. Empty where there is none.
     """
 
     name: str
