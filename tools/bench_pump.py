@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass
 from statistics import median
 
 import torch
-
 from weightwire.deadlines import Deadline
 from weightwire.messages import Manifest, PackGeometry, TransferPlan, TransferStats, Window
 from weightwire.planes import RankGroup, SingleRank
@@ -146,7 +145,10 @@ def sender(group: GlooGroup, options: argparse.Namespace) -> list[Result]:
     times: dict[float, list[tuple[float, float]]] = {bucket: [] for bucket in options.buckets}
     last: dict[float, TransferStats] = {}
     pumps = {
-        bucket: Pump(GlooBroadcaster(group), Ring.fitting(manifest.tensors, geometry(bucket, options.buffers), slots=GlooBroadcaster.depth + 1))
+        bucket: Pump(
+            GlooBroadcaster(group),
+            Ring.fitting(manifest.tensors, geometry(bucket, options.buffers), slots=GlooBroadcaster.depth + 1),
+        )
         for bucket in options.buckets
     }
     for number in range(options.rounds + 1):

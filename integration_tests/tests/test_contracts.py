@@ -35,7 +35,7 @@ def _contract(version):
 def test_every_minor_release_of_the_range_has_a_contract():
     minors = {tuple(version.split(".")[:2]) for version in VERSIONS}
     assert minors == {("0", str(minor)) for minor in range(21, 34)}
-    assert all(within(version, SINCE, BEFORE) for version in VERSIONS)
+    assert all(within(version, since=SINCE, before=BEFORE) for version in VERSIONS)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

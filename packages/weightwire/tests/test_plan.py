@@ -70,7 +70,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
 @given(manifests(), st.integers(1, 200))
 def test_windows_cover_the_manifest_and_cut_no_group_and_no_module(sent: Manifest, limit: int) -> None:
     shape = PackGeometry(packed=True, buffer_bytes=limit, num_buffers=2)
-    cut = windows(sent, shape, [engine(), engine(whole_modules=True)])
+    cut = windows(sent, shape, infos=[engine(), engine(whole_modules=True)])
     assert [w.index for w in cut] == list(range(len(cut)))
     edges = [0, *(w.stop for w in cut)]
     assert [(w.start, w.stop) for w in cut] == list(itertools.pairwise(edges))
@@ -83,7 +83,7 @@ def test_windows_cover_the_manifest_and_cut_no_group_and_no_module(sent: Manifes
 @given(manifests(), st.integers(1, 200))
 def test_neighbouring_windows_would_not_fit_into_one(sent: Manifest, limit: int) -> None:
     shape = PackGeometry(packed=True, buffer_bytes=limit, num_buffers=2)
-    cut = windows(sent, shape, [engine(whole_modules=True)])
+    cut = windows(sent, shape, infos=[engine(whole_modules=True)])
     sizes = [sum(t.nbytes for t in sent.tensors[w.start : w.stop]) for w in cut]
     assert all(left + right > limit for left, right in itertools.pairwise(sizes))
 
@@ -104,7 +104,7 @@ def test_packs_are_chosen_only_where_every_tensor_is_aligned(sent: Manifest, lim
     infos = [engine(whole_modules=whole_modules)]
     shape = geometry(sent, infos, Options(bucket_bytes=limit))
     aligned = True
-    for window in windows(sent, shape, infos):
+    for window in windows(sent, shape, infos=infos):
         tensors = sent.tensors[window.start : window.stop]
         offsets = pack_offsets([t.nbytes for t in tensors], limit)
         aligned &= all(at % item_bytes(t.dtype) == 0 for t, (_, at) in zip(tensors, offsets, strict=True))
@@ -117,23 +117,23 @@ def test_a_tensor_that_fills_a_pack_exactly_does_not_close_it() -> None:
 
 def test_one_window_holds_everything_where_no_engine_minds() -> None:
     sent = manifest(*LAYER)
-    cut = windows(sent, PackGeometry(packed=True, buffer_bytes=1, num_buffers=2), [engine()])
+    cut = windows(sent, PackGeometry(packed=True, buffer_bytes=1, num_buffers=2), infos=[engine()])
     assert [(w.index, w.start, w.stop) for w in cut] == [(0, 0, 6)]
 
 
 def test_an_empty_manifest_has_no_windows() -> None:
-    assert windows(manifest(), PackGeometry(packed=True, buffer_bytes=1, num_buffers=2), [engine()]) == ()
+    assert windows(manifest(), PackGeometry(packed=True, buffer_bytes=1, num_buffers=2), infos=[engine()]) == ()
 
 
 def test_a_window_does_not_end_inside_a_fused_module() -> None:
     shape = PackGeometry(packed=True, buffer_bytes=1, num_buffers=2)
-    cut = windows(manifest(*LAYER), shape, [engine(whole_modules=True)])
+    cut = windows(manifest(*LAYER), shape, infos=[engine(whole_modules=True)])
     assert [(w.start, w.stop) for w in cut] == [(0, 4), (4, 6)]
 
 
 def test_a_window_does_not_end_inside_a_group() -> None:
     shape = PackGeometry(packed=True, buffer_bytes=1, num_buffers=2)
-    cut = windows(manifest(*LAYER, groups=((0, 5), (5, 6))), shape, [engine(whole_modules=True)])
+    cut = windows(manifest(*LAYER, groups=((0, 5), (5, 6))), shape, infos=[engine(whole_modules=True)])
     assert [(w.start, w.stop) for w in cut] == [(0, 6)]
 
 

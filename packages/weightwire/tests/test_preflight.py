@@ -80,14 +80,14 @@ def refusal(
     partial: bool = False,
 ) -> ManifestError:
     with pytest.raises(ManifestError) as caught:
-        check(sent, infos, expected, options or Options(), partial=partial)
+        check(sent, infos, expected=expected, options=options or Options(), partial=partial)
     assert caught.value.hint
     return caught.value
 
 
 @pytest.mark.parametrize("expected", [None, expectation()])
 def test_a_whole_model_passes(expected: Expected | None) -> None:
-    check(model(), [engine(), engine()], expected, Options())
+    check(model(), [engine(), engine()], expected=expected, options=Options())
 
 
 # Malformed manifests
@@ -123,11 +123,11 @@ def test_a_dtype_that_can_not_be_sent_is_refused_by_tensor() -> None:
 
 def test_a_dtype_that_one_engine_does_not_take_is_incompatible() -> None:
     infos = [engine(), engine(dtypes=("float32", "bfloat16"))]
-    check(model(), infos, expectation(), Options())
+    check(model(), infos, expected=expectation(), options=Options())
     with pytest.raises(
         CompatibilityError, match=r"model.norm.weight \(float8_e5m2\); it takes bfloat16, float32"
     ) as caught:
-        check(with_tensor("model.norm.weight", 8, dtype="float8_e5m2"), infos, None, Options())
+        check(with_tensor("model.norm.weight", 8, dtype="float8_e5m2"), infos, expected=None, options=Options())
     assert caught.value.where.engine == "http://127.0.0.1:8000"
 
 
@@ -160,7 +160,7 @@ def test_a_lone_key_is_refused_whatever_is_known() -> None:
 def test_what_a_checkpoint_lacks_is_not_half_a_module() -> None:
     value = "model.layers.1.self_attn.v_proj.weight"  # Gemma 4 takes its values from the keys in some layers
     refusal(model(value))
-    check(model(value), [engine()], expectation(value), Options())
+    check(model(value), [engine()], expected=expectation(value), options=Options())
 
 
 def test_a_scale_that_a_checkpoint_has_must_be_sent_with_its_weight() -> None:
@@ -180,12 +180,12 @@ def test_a_module_whose_parts_lie_layers_apart_is_refused(expected: Expected | N
 
 def test_the_order_within_a_layer_is_free() -> None:
     by_name = manifest(sorted(TENSORS.values(), key=lambda t: t.name))
-    check(by_name, [engine()], expectation(), Options())
+    check(by_name, [engine()], expected=expectation(), options=Options())
 
 
 def test_a_module_may_have_tensors_on_both_sides_of_its_layers() -> None:
     names = ["vision.class_embedding", "vision.layers.0.norm.weight", "vision.layers.1.norm.weight", "vision.position"]
-    check(manifest(TensorMeta(name, "float32", (1,)) for name in names), [engine()], None, Options())
+    check(manifest(TensorMeta(name, "float32", (1,)) for name in names), [engine()], expected=None, options=Options())
 
 
 # Names
@@ -225,14 +225,14 @@ def test_a_full_push_must_send_every_expected_name() -> None:
 
 def test_a_partial_push_may_leave_whole_modules_out() -> None:
     frozen = ("embed_tokens", "layers.0", "norm", "lm_head")
-    check(model(*frozen), [engine()], expectation(), Options(), partial=True)
-    check(model(*frozen), [engine()], None, Options(), partial=True)
+    check(model(*frozen), [engine()], expected=expectation(), options=Options(), partial=True)
+    check(model(*frozen), [engine()], expected=None, options=Options(), partial=True)
 
 
 def test_an_optional_name_may_be_left_out() -> None:
     expected = expectation(optional=["model.norm.weight"])
-    check(model("model.norm"), [engine()], expected, Options())
-    check(model(), [engine()], expected, Options())
+    check(model("model.norm"), [engine()], expected=expected, options=Options())
+    check(model(), [engine()], expected=expected, options=Options())
 
 
 # The output head
@@ -252,8 +252,8 @@ def test_an_optional_name_may_be_left_out() -> None:
 )
 def test_a_tied_head_may_be_sent_or_left_out(expected: Expected | None, tied: bool | None) -> None:
     infos = [engine(tied=tied)]
-    check(model("lm_head"), infos, expected, Options())
-    check(model(), infos, expected, Options())
+    check(model("lm_head"), infos, expected=expected, options=Options())
+    check(model(), infos, expected=expected, options=Options())
 
 
 @pytest.mark.parametrize(
@@ -271,8 +271,8 @@ def test_a_head_of_the_engines_own_must_be_sent(expected: Expected | None, ties:
     error = refusal(model("lm_head"), expected, infos=infos)
     assert "output head of its own" in error.message
     assert "tie_word_embeddings=False" in error.hint
-    check(model(), infos, expected, Options())
-    check(model("lm_head"), infos, expected, Options(), partial=True)
+    check(model(), infos, expected=expected, options=Options())
+    check(model("lm_head"), infos, expected=expected, options=Options(), partial=True)
 
 
 def test_a_head_is_unknown_to_an_engine_that_has_none() -> None:
@@ -315,14 +315,14 @@ def test_another_model_is_suspected_where_nothing_fits() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_another_float_dtype_is_refused_only_if_asked(dtype: str) -> None:
     sent = with_tensor("model.norm.weight", 8, dtype=dtype)
-    check(sent, [engine()], expectation(), Options(dtype="cast"))
+    check(sent, [engine()], expected=expectation(), options=Options(dtype="cast"))
     message = refusal(sent, expectation(), options=Options(dtype="refuse")).message
     assert f"model.norm.weight is {dtype}, expected bfloat16" in message
 
 
 def test_the_dtype_that_the_engine_runs_in_is_never_refused() -> None:
     sent = with_tensor("model.norm.weight", 8, dtype="float32")
-    check(sent, [engine(dtype="float32")], expectation(), Options(dtype="refuse"))
+    check(sent, [engine(dtype="float32")], expected=expectation(), options=Options(dtype="refuse"))
 
 
 @pytest.mark.parametrize("dtype", ["cast", "refuse"])

@@ -26,4 +26,4 @@ def test_words_are_no_version():
     ("version", "inside"), [("0.20.2", False), ("0.21.0", True), ("0.33.9", True), ("0.34.0", False)]
 )
 def test_a_range_holds_its_first_release_and_not_its_last(version, inside):
-    assert within(version, "0.21", "0.34") is inside
+    assert within(version, since="0.21", before="0.34") is inside

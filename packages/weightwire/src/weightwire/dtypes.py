@@ -17,7 +17,7 @@ _FLOATS = frozenset({"float32", "bfloat16", "float16"})
 
 
 def on_the_wire(
-    manifest: Manifest, infos: Sequence[EngineInfo], expected: Expected | None, options: Options
+    manifest: Manifest, infos: Sequence[EngineInfo], *, expected: Expected | None, options: Options
 ) -> Manifest:
     """The manifest as it travels: floating tensors in the engines' dtype, so that no byte is sent to be rounded off.
 

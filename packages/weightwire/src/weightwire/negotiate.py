@@ -35,7 +35,7 @@ def control_plane(registry: Registry, http: Http, options: Options, deadline: De
     versions = _identify(entries, http, deadline)
     for entry in entries:
         version = versions.get(entry.identify)
-        if version is not None and within(version, entry.since, entry.before):
+        if version is not None and within(version, since=entry.since, before=entry.before):
             return _make(entry, http, version, options)
     return _beyond_the_table(entries, versions, http, options)
 
@@ -139,7 +139,7 @@ def _beyond_the_table(
 def _advice(entry: ControlPlaneEntry, version: str, options: Options) -> str:
     if not options.control_plane and entry.engine == "vllm":
         for since, before, distribution in _INSTALL_FOR_VLLM:
-            if within(version, since, before) and release(version) < release(entry.since):
+            if within(version, since=since, before=before) and release(version) < release(entry.since):
                 return f"pip install {distribution}"
     if release(version) >= release(entry.before):
         return (

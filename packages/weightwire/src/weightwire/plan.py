@@ -40,7 +40,7 @@ def geometry(manifest: Manifest, infos: Sequence[EngineInfo], options: Options) 
     return PackGeometry(packed=not reason, buffer_bytes=chosen.buffer_bytes, num_buffers=chosen.num_buffers)
 
 
-def windows(manifest: Manifest, geometry: PackGeometry, infos: Sequence[EngineInfo]) -> tuple[Window, ...]:
+def windows(manifest: Manifest, geometry: PackGeometry, *, infos: Sequence[EngineInfo]) -> tuple[Window, ...]:
     """Cut the manifest into update calls.
 
     One call for everything, unless an engine asks for whole modules in each (``limits.whole_modules``): then as few
@@ -99,7 +99,7 @@ def _unsafe(manifest: Manifest, geometry: PackGeometry, infos: Sequence[EngineIn
 
 
 def _misaligned(manifest: Manifest, geometry: PackGeometry, infos: Sequence[EngineInfo]) -> str:
-    for window in windows(manifest, geometry, infos):
+    for window in windows(manifest, geometry, infos=infos):
         tensors = manifest.tensors[window.start : window.stop]
         offsets = pack_offsets((t.nbytes for t in tensors), geometry.buffer_bytes)
         for tensor, (_, offset) in zip(tensors, offsets, strict=True):

@@ -22,9 +22,9 @@ from weightwire.wording import some
 def check(
     manifest: Manifest,
     infos: Sequence[EngineInfo],
+    *,
     expected: Expected | None,
     options: Options,
-    *,
     partial: bool = False,
 ) -> None:
     """Refuse a push that would not leave every engine whole. Changes nothing, calls nobody.

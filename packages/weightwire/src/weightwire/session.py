@@ -186,8 +186,10 @@ class Session:
         self._expected = next(filter(None, found), self._expected)
 
     def _checked_manifest(self) -> Manifest:
-        manifest = dtypes.on_the_wire(self._source.manifest(), self._infos, self._expected, self._options)
-        preflight.check(manifest, self._infos, self._expected, self._options)
+        manifest = dtypes.on_the_wire(
+            self._source.manifest(), self._infos, expected=self._expected, options=self._options
+        )
+        preflight.check(manifest, self._infos, expected=self._expected, options=self._options)
         return manifest
 
     def _open_channel(self, manifest: Manifest, deadline: Deadline) -> None:
@@ -234,7 +236,7 @@ class Session:
             round_id=f"{self._name}-{number}",
             version=version,
             manifest=manifest,
-            windows=planning.windows(manifest, self._channel.geometry, self._infos),
+            windows=planning.windows(manifest, self._channel.geometry, infos=self._infos),
             geometry=self._channel.geometry,
             mode=self._channel.mode,
             pause=pause,

@@ -21,6 +21,6 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found.group(1).split("."))
 
 
-def within(version: str, since: str, before: str) -> bool:
+def within(version: str, *, since: str, before: str) -> bool:
     """Whether ``since <= version < before``, compared by release numbers."""
     return release(since) <= release(version) < release(before)

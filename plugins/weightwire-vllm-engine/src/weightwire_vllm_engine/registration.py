@@ -39,7 +39,7 @@ def register() -> None:
 
 def names_are_fixed(version: str) -> bool:
     """Whether ``--weight-transfer-config`` takes nothing but ``nccl`` and ``ipc``: up to 0.21 (a ``Literal``)."""
-    return within(version, "0.17", "0.22")
+    return within(version, since="0.17", before="0.22")
 
 
 def _our_version() -> str:

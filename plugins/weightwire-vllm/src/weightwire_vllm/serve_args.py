@@ -31,7 +31,7 @@ def advise(version: str) -> tuple[ServeAdvice, ...]:
     Raises:
         CompatibilityError: this control plane does not speak to it.
     """
-    if not within(version, SINCE, BEFORE):
+    if not within(version, since=SINCE, before=BEFORE):
         raise CompatibilityError(
             f"vLLM {version} is outside the releases known here: {SINCE} up to, not including, {BEFORE}.",
             hint="pip install weightwire-vllm-legacy"

@@ -62,7 +62,7 @@ def _entry(engine: str, version: str) -> ControlPlaneEntry:
             hint="pip install weightwire-vllm" if engine == "vllm" else "weightwire plugins lists what is installed",
         )
     for entry in known:
-        if within(version, entry.since, entry.before):
+        if within(version, since=entry.since, before=entry.before):
             return entry
     ranges = ", ".join(f"{entry.name}: {entry.since} up to, not including, {entry.before}" for entry in known)
     raise CompatibilityError(
