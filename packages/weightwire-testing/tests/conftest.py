@@ -185,6 +185,12 @@ class Trainer:
         return [self.start().status_code, self.update(tensors, **extra).status_code, self.finish().status_code]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """The models are tiny, and the machine is shared with the engines under test."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture
 def trainer(reference_engine) -> Iterator[Callable[..., Trainer]]:
     """Makes a trainer by hand for an engine of the given settings."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -39,6 +40,7 @@ class Stream:
     def __init__(self, there, tokens: int, prompt: list[int] | None = None) -> None:
         self.tokens: list[int] = []
         self.reason: str | None = None
+        self._grown = threading.Condition()
         self._asked = {"prompt": prompt or PROMPT, "max_tokens": tokens, "temperature": 0}
         self._asked |= {"stream": True, "return_token_ids": True}
         self._url = there.engine.url + "/v1/completions"
@@ -52,20 +54,17 @@ class Stream:
 
     def _read(self) -> None:
         for choice in self._events():
-            self.tokens += choice["token_ids"] or []
-            self.reason = choice["finish_reason"] or self.reason
+            with self._grown:
+                self.tokens += choice["token_ids"] or []
+                self.reason = choice["finish_reason"] or self.reason
+                self._grown.notify_all()
 
     def reaches(self, count: int) -> None:
-        deadline = Deadline.after(20)
-        while len(self.tokens) < count:
-            deadline.check(f"waiting for token {count}")
+        with self._grown:
+            assert self._grown.wait_for(lambda: len(self.tokens) >= count, 20)
 
     def end(self) -> None:
         self._call.result(Deadline.after(20))
-
-    @property
-    def ended(self) -> bool:
-        return self._call.done
 
 
 def push(there, model: TinyLlama) -> None:
@@ -183,32 +182,29 @@ def test_keep_freezes_requests_and_they_go_on_after_resume(trainer) -> None:
     assert new.result(Deadline.after(9)).status_code == 200
 
 
-def test_requests_in_flight_go_on_with_the_new_weights(trainer) -> None:
-    there = trainer(stock())
-    stream = Stream(there, 300)
-    stream.reaches(10)
-    there.post("/pause", mode="keep", clear_cache="true")
+def through_an_update(there, *, clear_cache: str) -> tuple[list[int], list[int]]:
+    """A request that a full update falls into: what it said, and what the new weights say from where it changed."""
+    stream = Stream(there, 480)
+    stream.reaches(5)
+    there.post("/pause", mode="keep", clear_cache=clear_cache)
     push(there, NEW)
     there.post("/resume")
     stream.end()
-    assert len(stream.tokens) == 300
-    old = greedy(MODEL, PROMPT, 300)
+    assert len(stream.tokens) == 480
+    old = greedy(MODEL, PROMPT, 480)
     changed = next(i for i, (a, b) in enumerate(zip(stream.tokens, old, strict=True)) if a != b)
-    assert changed >= 10
-    assert stream.tokens[changed:] == greedy(NEW, PROMPT + stream.tokens[:changed], 300 - changed)
+    assert changed >= 5
+    return stream.tokens[changed : changed + 20], greedy(NEW, PROMPT + stream.tokens[:changed], 20)
+
+
+def test_requests_in_flight_go_on_with_the_new_weights(trainer) -> None:
+    said, expected = through_an_update(trainer(stock()), clear_cache="true")
+    assert said == expected[: len(said)]
 
 
 def test_keeping_the_caches_mixes_old_keys_with_new_weights(trainer) -> None:
-    there = trainer(stock())
-    stream = Stream(there, 300)
-    stream.reaches(10)
-    there.post("/pause", mode="keep", clear_cache="false")
-    push(there, NEW)
-    there.post("/resume")
-    stream.end()
-    old = greedy(MODEL, PROMPT, 300)
-    changed = next(i for i, (a, b) in enumerate(zip(stream.tokens, old, strict=True)) if a != b)
-    assert stream.tokens[changed:] != greedy(NEW, PROMPT + stream.tokens[:changed], 300 - changed)
+    said, expected = through_an_update(trainer(stock()), clear_cache="false")
+    assert said != expected[: len(said)]
 
 
 @pytest.mark.parametrize(("clear", "exact"), [("true", True), ("false", False)])
@@ -325,7 +321,7 @@ def test_the_prefix_cache_forgets_the_oldest() -> None:
 
 def test_a_step_gives_one_token_with_its_rank() -> None:
     sequence = Sequence(PROMPT, Sampling(max_tokens=1, temperature=0, logprobs=2))
-    assert step(MODEL, sequence, PrefixCache())
+    assert step(MODEL, sequence, prefixes=PrefixCache())
     scored = sequence.events.get()
     assert isinstance(scored, Scored)
     assert (scored.token, scored.rank, len(scored.top)) == (greedy(MODEL, PROMPT, 1)[0], 1, 2)

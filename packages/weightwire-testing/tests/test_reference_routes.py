@@ -154,15 +154,15 @@ def test_an_unknown_key_in_init_info_is_500_in_a_dataclass_words(version, extra,
 
 
 def test_a_missing_key_in_init_info_is_500(trainer) -> None:
-    reply = trainer(at("0.32.0")).post("/init_weight_transfer_engine", {"init_info": {"rank_offset": 1}})
-    assert reply.status_code == 500
-    assert "world_size" in error(reply)
-    reply = trainer(at("0.32.0")).post(
-        "/init_weight_transfer_engine", {"init_info": {"rank_offset": 1, "world_size": 2}}
-    )
-    assert "need nccl_unique_id_b64, or both" in error(reply)
-    both = PLACE | {"nccl_unique_id_b64": "AAAA"}
-    assert "not both" in error(trainer(at("0.32.0")).post("/init_weight_transfer_engine", {"init_info": both}))
+    there = trainer(at("0.32.0"))
+    for init_info, says in (
+        ({"rank_offset": 1}, "'world_size'"),
+        ({"rank_offset": 1, "world_size": 2}, "need nccl_unique_id_b64, or both"),
+        (PLACE | {"nccl_unique_id_b64": "AAAA"}, "not both"),
+    ):
+        reply = there.post("/init_weight_transfer_engine", {"init_info": init_info})
+        assert reply.status_code == 500
+        assert says in error(reply)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ class KVCache:
         """A cache of the first *tokens* tokens alone; this one stays as it is."""
         return KVCache([(key[:, :, :tokens], value[:, :, :tokens]) for key, value in self.layers])
 
-    def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    def extend(self, layer: int, *, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Append one layer's new keys and values; returns all of them, old and new."""
         if layer == len(self.layers):
             self.layers.append((key, value))
@@ -120,7 +120,7 @@ class _Attention(nn.Module):
         query = _rotate(self._heads(self.q_proj(x)), cos, sin)
         key, value = _rotate(self._heads(self.k_proj(x)), cos, sin), self._heads(self.v_proj(x))
         if cache is not None:
-            key, value = cache.extend(self.index, key, value)
+            key, value = cache.extend(self.index, key=key, value=value)
         groups = self.shape.heads // self.shape.kv_heads
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
         scores = query @ key.transpose(2, 3) * self.shape.head_dim**-0.5

@@ -87,7 +87,7 @@ class Application:
         return ok(self._engine.holdings())
 
     def _make(self, settings: EngineSettings) -> Engine:
-        return Engine(settings, self._faults, lambda reason: self._engine_died(settings, reason))
+        return Engine(settings, faults=self._faults, on_death=lambda reason: self._engine_died(settings, reason))
 
     def _engine_died(self, settings: EngineSettings, reason: str) -> None:
         """As vLLM: calls fail and ``/health`` says 503 for a moment, then the process is gone."""

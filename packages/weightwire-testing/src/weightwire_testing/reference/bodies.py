@@ -42,14 +42,14 @@ def by_type(request: Request, key: str, *, required: bool = True) -> msgspec.Raw
         except msgspec.ValidationError:
             body = {}
         except msgspec.DecodeError as error:
-            raise invalid("json_invalid", "body", "JSON decode error", str(error)) from error
+            raise invalid("json_invalid", "body", message="JSON decode error", found=str(error)) from error
     value = body.get(key)
     if value is None and required:
-        raise invalid("missing", f"body.{key}", "Field required")
+        raise invalid("missing", f"body.{key}", message="Field required")
     return value
 
 
-def payload(request: Request, key: str, release: Release, *, lists: bool = False) -> msgspec.Raw:
+def payload(request: Request, key: str, *, release: Release, lists: bool = False) -> msgspec.Raw:
     """``init_info`` or ``update_info``.
 
     Args:
@@ -68,7 +68,9 @@ def payload(request: Request, key: str, release: Release, *, lists: bool = False
         return value
     value = by_type(request, key) or msgspec.Raw(b"null")
     if not bytes(value).startswith((b"{", b"[") if lists else b"{"):
-        raise invalid("dict_type", f"body.{key}", "Input should be a valid dictionary", bytes(value).decode()[:200])
+        raise invalid(
+            "dict_type", f"body.{key}", message="Input should be a valid dictionary", found=bytes(value).decode()[:200]
+        )
     return value
 
 
@@ -84,7 +86,9 @@ def text(request: Request, key: str, *, required: bool) -> str | None:
     try:
         return msgspec.json.decode(value, type=str)
     except msgspec.ValidationError as error:
-        raise invalid("string_type", f"body.{key}", "Input should be a valid string", bytes(value).decode()) from error
+        raise invalid(
+            "string_type", f"body.{key}", message="Input should be a valid string", found=bytes(value).decode()
+        ) from error
 
 
 def flag(request: Request, key: str, *, default: bool) -> bool:
@@ -98,7 +102,12 @@ def flag(request: Request, key: str, *, default: bool) -> bool:
         return default
     if value.lower() in _TRUE | _FALSE:
         return value.lower() in _TRUE
-    raise invalid("bool_parsing", f"query.{key}", "Input should be a valid boolean, unable to interpret input", value)
+    raise invalid(
+        "bool_parsing",
+        f"query.{key}",
+        message="Input should be a valid boolean, unable to interpret input",
+        found=value,
+    )
 
 
 def pause_mode(request: Request, release: Release) -> PauseMode:
@@ -109,7 +118,7 @@ def pause_mode(request: Request, release: Release) -> PauseMode:
     """
     value = request.query.get("mode", PauseMode.ABORT)
     if value not in set(PauseMode):
-        raise invalid("literal_error", "query.mode", "Input should be 'abort', 'wait' or 'keep'", value)
+        raise invalid("literal_error", "query.mode", message="Input should be 'abort', 'wait' or 'keep'", found=value)
     if not release.since(32) and flag(request, "wait_for_inflight_requests", default=False):
         return PauseMode.WAIT
     return PauseMode(value)

@@ -90,9 +90,9 @@ def _read(engine: Engine, request: Request) -> _Asked:
     try:
         asked = msgspec.json.decode(request.body, type=_Asked)
     except msgspec.ValidationError as wrong:
-        raise invalid("value_error", "body", str(wrong)) from wrong
+        raise invalid("value_error", "body", message=str(wrong)) from wrong
     except msgspec.DecodeError as wrong:
-        raise invalid("json_invalid", "body", "JSON decode error", str(wrong)) from wrong
+        raise invalid("json_invalid", "body", message="JSON decode error", found=str(wrong)) from wrong
     if asked.model not in {None, engine.settings.served_name}:
         raise Problem(error(HTTPStatus.NOT_FOUND, f"The model `{asked.model}` does not exist.", kind="NotFoundError"))
     for problem in _problems(engine, asked):

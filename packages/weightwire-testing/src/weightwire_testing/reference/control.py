@@ -80,7 +80,7 @@ def collective_rpc(engine: Engine, request: Request) -> Reply:
 
 def init(engine: Engine, request: Request) -> Reply:
     """Have every worker join the sender."""
-    init_info = bodies.payload(request, "init_info", engine.release)
+    init_info = bodies.payload(request, "init_info", release=engine.release)
     engine.core.collective_rpc(lambda worker: worker.init_weight_transfer_engine(init_info))
     return ok({"message": "Weight transfer initialized"})
 
@@ -103,7 +103,7 @@ def start_draft(engine: Engine, _request: Request) -> Reply:
 
 def update(engine: Engine, request: Request) -> Reply:
     """Receive and load. Answers when every worker has."""
-    update_info = bodies.payload(request, "update_info", engine.release, lists=engine.release.since(29))
+    update_info = bodies.payload(request, "update_info", release=engine.release, lists=engine.release.since(29))
     engine.core.collective_rpc(lambda worker: worker.update_weights(update_info))
     return ok({"message": "Weights updated"})
 

@@ -181,7 +181,7 @@ class EngineCore:
         worker = self.groups[group].workers[0]
         if worker.reload.open:
             raise RuntimeError("Cannot run a forward pass: tensors are on the meta device")
-        if step(worker.reload.model, sequence, self._prefixes[group]):
+        if step(worker.reload.model, sequence, prefixes=self._prefixes[group]):
             self._running.remove((group, sequence))
 
     def _pause(self, mode: PauseMode, *, clear_cache: bool) -> Future[None]:

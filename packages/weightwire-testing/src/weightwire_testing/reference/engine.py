@@ -22,7 +22,7 @@ from weightwire_testing.reference.worker import Worker
 class Engine:
     """A reference engine, without its web server."""
 
-    def __init__(self, settings: EngineSettings, faults: FaultPlan, on_death: Callable[[str], None]) -> None:
+    def __init__(self, settings: EngineSettings, *, faults: FaultPlan, on_death: Callable[[str], None]) -> None:
         """Load the checkpoint once for each worker, and start.
 
         Args:
@@ -56,7 +56,7 @@ class Engine:
             faults=faults,
             hang_on_lost_peer=self.settings.hang_on_lost_peer,
         )
-        return Worker(Reload(model, self.release), _transfer(self.settings, place), self.release, index)
+        return Worker(Reload(model, self.release), _transfer(self.settings, place), release=self.release, index=index)
 
 
 def _transfer(settings: EngineSettings, place: Place) -> TransferEngine | None:

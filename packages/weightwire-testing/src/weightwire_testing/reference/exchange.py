@@ -96,7 +96,7 @@ def bad_request(message: str) -> Problem:
     return Problem(error(HTTPStatus.BAD_REQUEST, message))
 
 
-def invalid(kind: str, where: str, message: str, found: str = "None") -> Problem:
+def invalid(kind: str, where: str, *, message: str, found: str = "None") -> Problem:
     """A request that the web framework's validation refuses."""
     finding = {"type": kind, "loc": where, "msg": message, "input": found}
     return bad_request(f"1 validation error:\n  {finding}")

@@ -60,7 +60,7 @@ def server_info(engine: Engine, request: Request) -> Reply:
     """The configuration: the part of vLLM's that a client may read."""
     shape = request.query.get("config_format", "text")
     if shape not in {"text", "json"}:
-        raise invalid("literal_error", "query.config_format", "Input should be 'text' or 'json'", shape)
+        raise invalid("literal_error", "query.config_format", message="Input should be 'text' or 'json'", found=shape)
     config = _config(engine)
     return ok(
         {

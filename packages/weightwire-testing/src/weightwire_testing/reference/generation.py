@@ -117,7 +117,7 @@ class PrefixCache:
 
 
 @torch.no_grad()
-def step(model: TinyLlama, sequence: Sequence, prefixes: PrefixCache) -> bool:
+def step(model: TinyLlama, sequence: Sequence, *, prefixes: PrefixCache) -> bool:
     """Generate one token.
 
     Args:

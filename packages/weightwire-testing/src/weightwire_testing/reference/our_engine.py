@@ -49,7 +49,7 @@ class _Channel:
         self.init = init
         self.geometry = PackGeometry(packed=init.packed, buffer_bytes=init.buffer_bytes, num_buffers=2)
         timeout = min(init.timeout, place.timeout.total_seconds())
-        self.deadline = timeout
+        self.timeout = timeout
         self.group = GlooGroup.connect(
             init.address,
             init.port,
@@ -112,9 +112,9 @@ class OurEngine:
                 self._receive(channel, window, reload)
             case "stage":
                 _check(window, reload)
-                self._staging.stage(update.round_id, lambda: channel.receive(window), channel.deadline)
+                self._staging.stage(update.round_id, lambda: channel.receive(window), timeout=channel.timeout)
             case "commit":
-                commit(reload, self._staging.take(update.round_id, channel.deadline))
+                commit(reload, self._staging.take(update.round_id, channel.timeout))
                 self._staging.forget()
             case "abort":
                 self._staging.forget()

@@ -28,7 +28,7 @@ class Staging:
         """Nothing is staged."""
         self._round: _Round | None = None
 
-    def stage(self, round_id: str, receive: Receive, timeout: float) -> None:
+    def stage(self, round_id: str, receive: Receive, *, timeout: float) -> None:
         """Begin to receive a window, behind the windows of this round before it. Returns at once.
 
         Args:

@@ -57,7 +57,7 @@ class StockEngine:
         init = parse_init(init_info, self._place.release)
         self._geometry = init.geometry
         timeout = self._place.timeout
-        unique_id = init.unique_id or id_from_store(init.master_address or "", init.master_port or 0, timeout)
+        unique_id = init.unique_id or id_from_store(init.master_address or "", init.master_port or 0, timeout=timeout)
         rank = init.rank_offset + self._place.index
         self._group = join(check_unique_id(unique_id), rank, world_size=init.world_size, timeout=timeout)
 

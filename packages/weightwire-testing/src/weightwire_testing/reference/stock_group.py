@@ -92,7 +92,7 @@ def address_in(unique_id: bytes) -> tuple[str, int]:
 class StockGroup:
     """One worker in the group of a sender and its workers. Every wait is bounded by the time-out, unlike NCCL's."""
 
-    def __init__(self, store: Store, rank: int, world_size: int, timeout: timedelta) -> None:
+    def __init__(self, store: Store, rank: int, *, world_size: int, timeout: timedelta) -> None:
         """Join; returns when every member has come.
 
         Args:
@@ -122,7 +122,7 @@ def _store(address: str, port: int, timeout: timedelta) -> TCPStore:
     return TCPStore(address, port, is_master=False, timeout=timeout, wait_for_workers=False, use_libuv=False)
 
 
-def id_from_store(address: str, port: int, timeout: timedelta) -> bytes:
+def id_from_store(address: str, port: int, *, timeout: timedelta) -> bytes:
     """The unique id that the sender put into its store.
 
     Raises:
@@ -140,6 +140,8 @@ def join(unique_id: bytes, rank: int, *, world_size: int, timeout: timedelta) ->
         torch.distributed.DistError: nobody listens there in time.
     """
     address, port = address_in(unique_id)
-    group = StockGroup(PrefixStore("gloo", _store(address, port, timeout)), rank, world_size, timeout)
+    group = StockGroup(
+        PrefixStore("gloo", _store(address, port, timeout)), rank, world_size=world_size, timeout=timeout
+    )
     group.warm_up()
     return group

@@ -15,14 +15,14 @@ from weightwire.messages import PackGeometry, TensorMeta
 from weightwire_testing.reference.release import Release
 
 _DEFAULT_BUFFER = 1024**3
-_REQUIRED = dataclasses.MISSING
-_Fields = dict[str, object]
-"""Field names and their defaults; :data:`_REQUIRED` where there is none."""
+REQUIRED = dataclasses.MISSING
+Fields = dict[str, object]
+"""Field names and their defaults; :data:`REQUIRED` where there is none."""
 
-_ADDRESS: _Fields = {"master_address": _REQUIRED, "master_port": _REQUIRED}
-_PLACE: _Fields = {"rank_offset": _REQUIRED, "world_size": _REQUIRED}
-_PACKING: _Fields = {"packed": False, "packed_buffer_size_bytes": _DEFAULT_BUFFER, "packed_num_buffers": 2}
-_TENSORS: _Fields = {"names": _REQUIRED, "dtype_names": _REQUIRED, "shapes": _REQUIRED}
+_ADDRESS: Fields = {"master_address": REQUIRED, "master_port": REQUIRED}
+_PLACE: Fields = {"rank_offset": REQUIRED, "world_size": REQUIRED}
+_PACKING: Fields = {"packed": False, "packed_buffer_size_bytes": _DEFAULT_BUFFER, "packed_num_buffers": 2}
+_TENSORS: Fields = {"names": REQUIRED, "dtype_names": REQUIRED, "shapes": REQUIRED}
 
 
 class StockInit(msgspec.Struct, frozen=True):
@@ -62,9 +62,9 @@ class StockInit(msgspec.Struct, frozen=True):
 class StockUpdate(msgspec.Struct, frozen=True):
     """A parsed ``update_info``."""
 
-    names: list[str]
-    dtype_names: list[str]
-    shapes: list[list[int]]
+    names: tuple[str, ...]
+    dtype_names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
     packed: bool = False
     packed_buffer_size_bytes: int = _DEFAULT_BUFFER
     packed_num_buffers: int = 2
@@ -83,7 +83,31 @@ class StockUpdate(msgspec.Struct, frozen=True):
     def tensors(self) -> tuple[TensorMeta, ...]:
         """What is to be received, in order."""
         rows = zip(self.names, self.dtype_names, self.shapes, strict=True)
-        return tuple(TensorMeta(name, dtype, tuple(shape)) for name, dtype, shape in rows)
+        return tuple(TensorMeta(name, dtype, shape) for name, dtype, shape in rows)
+
+
+def init_fields(release: Release) -> Fields:
+    """The fields of ``init_info``."""
+    fields = _ADDRESS | _PLACE
+    if release.packing_in_init:
+        fields |= _PACKING
+    if release.since(30):
+        fields |= {"master_address": None, "master_port": None, "nccl_unique_id_b64": None}
+    return fields
+
+
+def update_fields(release: Release) -> Fields:
+    """The fields of ``update_info``."""
+    fields: Fields = dict(_TENSORS)
+    if release.since(33):
+        fields = dict.fromkeys(_TENSORS, ())
+    if not release.packing_in_init:
+        fields |= _PACKING
+    if release.two_call:
+        fields |= {"is_checkpoint_format": True}
+    if release.minor in {(0, 23), (0, 24)}:
+        fields |= {"update_kind": "dense", "num_updates_list": None}
+    return fields
 
 
 def parse_init(raw: msgspec.Raw, release: Release) -> StockInit:
@@ -92,12 +116,7 @@ def parse_init(raw: msgspec.Raw, release: Release) -> StockInit:
     Raises:
         ValueError: a key is unknown or missing, or a value makes no sense.
     """
-    fields = _ADDRESS | _PLACE
-    if release.packing_in_init:
-        fields |= _PACKING
-    if release.since(30):
-        fields |= {"master_address": None, "master_port": None, "nccl_unique_id_b64": None}
-    given = _arguments("init_info", "NCCLWeightTransferInitInfo", fields, raw)
+    given = _arguments("init_info", "NCCLWeightTransferInitInfo", init_fields(release), raw)
     init = msgspec.convert(given, StockInit, strict=False)
     addressed = (init.master_address is not None) + (init.master_port is not None)
     if init.nccl_unique_id_b64 is not None and addressed:
@@ -116,14 +135,7 @@ def parse_update(raw: msgspec.Raw, release: Release) -> StockUpdate:
     Raises:
         ValueError: a key is unknown or missing, or the lists differ in length.
     """
-    fields = dict(_TENSORS)
-    if not release.packing_in_init:
-        fields |= _PACKING
-    if release.two_call:
-        fields |= {"is_checkpoint_format": True}
-    if release.minor in {(0, 23), (0, 24)}:
-        fields |= {"update_kind": "dense", "num_updates_list": None}
-    given = _arguments("update_info", "NCCLWeightTransferUpdateInfo", fields, raw)
+    given = _arguments("update_info", "NCCLWeightTransferUpdateInfo", update_fields(release), raw)
     update = msgspec.convert(given, StockUpdate, strict=False)
     for name, values in (("dtype_names", update.dtype_names), ("shapes", update.shapes)):
         if len(values) != len(update.names):
@@ -135,10 +147,10 @@ def parse_update(raw: msgspec.Raw, release: Release) -> StockUpdate:
     return update
 
 
-def _arguments(what: str, owner: str, fields: _Fields, raw: msgspec.Raw) -> dict[str, object]:
+def _arguments(what: str, owner: str, fields: Fields, raw: msgspec.Raw) -> dict[str, object]:
     """The values given for *fields*, checked by calling a dataclass of the name that vLLM's has."""
     rows = [
-        (name, object) if default is _REQUIRED else (name, object, dataclasses.field(default=default))
+        (name, object) if default is REQUIRED else (name, object, dataclasses.field(default=default))
         for name, default in fields.items()
     ]
     strict = dataclasses.make_dataclass(owner, rows, kw_only=True)

@@ -13,7 +13,7 @@ from weightwire_testing.reference.transfer import TransferEngine
 class Worker:
     """The calls of ``collective_rpc``, by the names vLLM gives them."""
 
-    def __init__(self, reload: Reload, engine: TransferEngine | None, release: Release, index: int) -> None:
+    def __init__(self, reload: Reload, engine: TransferEngine | None, *, release: Release, index: int) -> None:
         """Serve what *reload* holds; *engine* is None where weight transfer is not configured."""
         self.reload = reload
         self.index = index
