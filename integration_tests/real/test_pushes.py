@@ -85,6 +85,16 @@ def test_requests_in_flight_go_on_over_a_push_and_none_is_lost(served):
     assert served.distance(served.b) < TOLERANCE
 
 
+def test_what_our_engine_refuses_is_said_in_its_own_words_and_changes_nothing(served):
+    if served.place.engine != "ours" or served.place.tp * served.place.dp > 1:
+        pytest.skip("a refusal of several workers puts vLLM's replies out of step")
+    info = {"wire_version": 99}
+    reply = requests.post(f"{served.url}/init_weight_transfer_engine", json={"init_info": info}, timeout=60)
+    assert reply.status_code == 500
+    assert "wire version 99" in reply.text
+    assert "install the same release" in reply.text
+
+
 class Stream:
     """A request whose tokens are streamed, read on a thread of its own."""
 
