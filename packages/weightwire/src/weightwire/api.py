@@ -1,4 +1,4 @@
-"""What a trainer calls: :func:`connect`, and for a look without a session :func:`inspect`."""
+"""What a trainer calls: :func:`connect`; and without a session :func:`inspect` and :func:`recover`."""
 
 from __future__ import annotations
 
@@ -66,6 +66,31 @@ def inspect(url: str, options: Options | Mapping[str, object] | None = None) -> 
         http.close()
 
 
+def recover(
+    target: str | Sequence[str], options: Options | Mapping[str, object] | None = None
+) -> tuple[EngineInfo, ...]:
+    """Bring the torn engines at *target* to where a full push can make them whole; that push must follow.
+
+    They are paused, flushed, and left paused. Whole engines are left as they are.
+
+    Returns:
+        The engines as they were found; those whose state is torn are the ones that were flushed.
+
+    Raises:
+        StateError: an engine is lost; it needs a restart.
+        ControlError: an engine can't be reached, or could not be flushed.
+    """
+    chosen = resolve(options)
+    deadline = Deadline.after(chosen.timeout)
+    backend = _sender(discovery.plugins().registry, _urls(target), chosen)
+    try:
+        found = backend.weightwire_connect(deadline)
+        backend.weightwire_recover(deadline)
+    finally:
+        backend.close()
+    return tuple(found)
+
+
 def resolve(options: Options | Mapping[str, object] | None) -> Options:
     """Complete options as they are; anything less is completed from the environment and the working directory."""
     if isinstance(options, Options):
@@ -82,8 +107,10 @@ def _open(session: Session) -> None:
 
 
 def _backend(registry: Registry, urls: Sequence[str], rank: int, options: Options) -> SenderBackend | FollowerBackend:
-    if rank != 0:
-        return FollowerBackend()
+    return _sender(registry, urls, options) if rank == 0 else FollowerBackend()
+
+
+def _sender(registry: Registry, urls: Sequence[str], options: Options) -> SenderBackend:
     deadline = Deadline.after(options.timeout)
     members = []
     for url in urls:

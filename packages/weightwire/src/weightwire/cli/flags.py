@@ -1,0 +1,128 @@
+"""Flags made from structs: one a field, with the field's type, default and docstring, so that they can't drift."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin
+
+import msgspec
+import typer
+
+from weightwire.errors import ConfigurationError
+
+_ATTRIBUTE = re.compile(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
+
+
+class Flag(msgspec.Struct, frozen=True, kw_only=True):
+    """One flag.
+
+    Attributes:
+        field: the struct's field, which is also the name of the function's parameter.
+        name: what is typed, such as ``--timeout``.
+        kind: the type of what is typed, as typer reads it.
+        help: the field's docstring.
+        default: the field's default, as text.
+    """
+
+    field: str
+    name: str
+    kind: Any
+    help: str
+    default: str
+
+
+def flags_of(struct: type[msgspec.Struct]) -> tuple[Flag, ...]:
+    """One flag for each field of *struct*, in order.
+
+    A dict becomes a flag that may be given again and again, ``--header NAME=VALUE`` for ``headers``.
+
+    Raises:
+        LookupError: a field has no line under ``Attributes:`` in the struct's docstring.
+    """
+    said = documented(struct)
+    return tuple(_flag(field, said[field.name]) for field in msgspec.structs.fields(struct))
+
+
+def documented(struct: type[msgspec.Struct]) -> dict[str, str]:
+    """What the docstring of *struct* says of each field, on one line each, without markup."""
+    _, _, attributes = (inspect.getdoc(struct) or "").partition("Attributes:\n")
+    return {name: " ".join(text.split()).replace("``", "") for name, text in _ATTRIBUTE.findall(attributes)}
+
+
+def parameters(struct: type[msgspec.Struct], panel: str) -> list[inspect.Parameter]:
+    """The flags of *struct* as parameters of a typer command. Their default is None: not given."""
+    return [
+        inspect.Parameter(
+            flag.field,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                flag.kind | None,
+                typer.Option(_declaration(flag), help=flag.help, show_default=flag.default, rich_help_panel=panel),
+            ],
+        )
+        for flag in flags_of(struct)
+    ]
+
+
+def given(struct: type[msgspec.Struct], values: Mapping[str, object]) -> dict[str, object]:
+    """Take from *values* what belongs to *struct* and was given, as the struct's fields want it.
+
+    Raises:
+        ConfigurationError: a NAME=VALUE has no ``=``.
+    """
+    found: dict[str, object] = {}
+    for field in msgspec.structs.fields(struct):
+        value = values.get(field.name)
+        if _is_table(field) and isinstance(value, list | tuple):
+            found.update({field.name: _table(field, value)} if value else {})
+        elif value is not None:
+            found[field.name] = value
+    return found
+
+
+def flag_name(field: msgspec.structs.FieldInfo) -> str:
+    """What is typed for *field*."""
+    word = field.name.removesuffix("s") if _is_table(field) else field.name
+    return "--" + word.replace("_", "-")
+
+
+def _flag(field: msgspec.structs.FieldInfo, said: str) -> Flag:
+    return Flag(field=field.name, name=flag_name(field), kind=_kind(field), help=said, default=_default(field))
+
+
+def _kind(field: msgspec.structs.FieldInfo) -> Any:
+    if _is_table(field):
+        return list[str]
+    kinds = [kind for kind in get_args(field.type) if kind is not NoneType]
+    return kinds[0] if NoneType in get_args(field.type) else field.type
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if _is_table(field) or field.default in {"", None}:
+        return "none"
+    return {True: "yes", False: "no"}.get(field.default, str(field.default))
+
+
+def _declaration(flag: Flag) -> str:
+    return f"{flag.name}/--no-{flag.name.removeprefix('--')}" if flag.kind is bool else flag.name
+
+
+def _is_table(field: msgspec.structs.FieldInfo) -> bool:
+    return get_origin(field.type) is dict
+
+
+def _table(field: msgspec.structs.FieldInfo, words: list[str] | tuple[str, ...]) -> dict[str, str]:
+    table = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise ConfigurationError(
+                f"{flag_name(field)} {word!r} has no `=`; it should read NAME=VALUE.",
+                hint=f"{flag_name(field)} 'Authorization=Bearer …'",
+            )
+        table[name.strip()] = value
+    return table

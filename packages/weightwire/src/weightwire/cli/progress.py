@@ -1,0 +1,65 @@
+"""What is shown while a push runs: a bar in bytes, on stderr, if that is a terminal."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.progress import Progress as Bars
+
+from weightwire.hookspecs import hookimpl
+from weightwire.messages import Progress, StateChange
+from weightwire.states import SessionState
+
+NEXT = {"pause": "opening", "begin": "sending", "transfer": "committing", "commit": "verifying", "verify": "resuming"}
+"""What a direct round does once a phase has ended."""
+
+
+class PushProgress:
+    """An observer of a session, and the bar it keeps; used as a context manager around the whole push."""
+
+    def __init__(self, console: Console) -> None:
+        """Show nothing yet."""
+        self._bars = Bars(
+            TextColumn("{task.description:<11}"),
+            BarColumn(),
+            DownloadColumn(binary_units=True),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bars.add_task("connecting", total=None)
+
+    def __enter__(self) -> Self:
+        """Show the bar."""
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take it away."""
+        self._bars.stop()
+
+    @hookimpl
+    def weightwire_progress(self, progress: Progress) -> None:
+        """Move the bar."""
+        self._bars.update(self._task, completed=progress.sent, total=progress.total)
+
+    @hookimpl
+    def weightwire_state_changed(self, change: StateChange) -> None:
+        """Say what comes next."""
+        if change.phase in NEXT:
+            self._bars.update(self._task, description=NEXT[change.phase])
+        elif change.session is SessionState.UPDATING:
+            self._bars.update(self._task, description="pausing")

@@ -1,0 +1,101 @@
+"""``weightwire push``: a checkpoint into live engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from weightwire import api
+from weightwire.cli.commands import command
+from weightwire.cli.progress import PushProgress
+from weightwire.cli.screen import Screen, pairs
+from weightwire.cli.units import seconds, size
+from weightwire.errors import ConfigurationError
+from weightwire.messages import Receipt
+from weightwire.options import Options
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """How to push.
+
+    Attributes:
+        weight_version: What the engines should call these weights; by default the name of the checkpoint's directory.
+        pause: What happens to requests in flight: continued with the new weights (keep), finished first (wait), or
+            ended (abort).
+        cache: Drop the KV and prefix caches (reset), or keep what older weights computed (keep).
+    """
+
+    weight_version: str = ""
+    pause: Literal["keep", "wait", "abort"] = "keep"
+    cache: Literal["reset", "keep"] = "reset"
+
+
+class Pushed(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``push --json`` writes.
+
+    Attributes:
+        checkpoint: the directory that was read.
+        receipt: what the push did.
+        seconds: all phases together.
+        bytes_per_second: bytes over that time.
+    """
+
+    checkpoint: str
+    receipt: Receipt
+    seconds: float
+    bytes_per_second: float
+
+
+@command
+def push(
+    screen: Screen,
+    options: Options,
+    *,
+    checkpoint: Annotated[Path, typer.Argument(help="A Hugging Face checkpoint: a directory with safetensors files.")],
+    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="The engines' addresses.")],
+    how: Round,
+) -> None:
+    """Load CHECKPOINT into the live engines at URL..., all of them or none."""
+    directory = _directory(checkpoint)
+    version = how.weight_version or directory.name
+    with (
+        PushProgress(screen.err) as progress,
+        api.connect(urls, directory, options, plugins=[progress]) as session,
+    ):
+        receipt = session.push(version, pause=how.pause, cache=how.cache)
+    metrics = receipt.metrics()
+    pushed = Pushed(
+        checkpoint=str(directory),
+        receipt=receipt,
+        seconds=metrics["weightwire/total_s"],
+        bytes_per_second=metrics["weightwire/bytes_per_s"],
+    )
+    screen.show(pushed, _phases(receipt), Text(_summary(pushed)))
+
+
+def _directory(checkpoint: Path) -> Path:
+    if not checkpoint.is_dir():
+        found = "a file" if checkpoint.exists() else "not there"
+        raise ConfigurationError(
+            f"The checkpoint {str(checkpoint)!r} is {found}; a directory with safetensors files is expected.",
+            hint="give the directory that save_pretrained() wrote, or the snapshot in the Hugging Face cache",
+        )
+    return checkpoint.resolve()
+
+
+def _phases(receipt: Receipt) -> Table:
+    return pairs((phase, seconds(took)) for phase, took in receipt.phases.items())
+
+
+def _summary(pushed: Pushed) -> str:
+    receipt = pushed.receipt
+    engines = receipt.engines[0] if len(receipt.engines) == 1 else f"{len(receipt.engines)} engines"
+    return (
+        f"{engines} now serves {receipt.version}: {size(receipt.stats.nbytes)} in {seconds(pushed.seconds)}, "
+        f"{size(pushed.bytes_per_second)}/s"
+    ).replace("engines now serves", "engines now serve")

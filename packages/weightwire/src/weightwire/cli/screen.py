@@ -1,0 +1,89 @@
+"""Where a command's words go: the result to stdout, all else to stderr; with ``--json`` one object to stdout."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable
+from typing import TextIO
+
+import msgspec
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+WIDE = 240
+"""Columns of a table that goes to a file or a pipe: it is not to be broken at a width that nobody has."""
+
+
+class Screen:
+    """The two streams of a command.
+
+    Attributes:
+        json: whether stdout takes one JSON object and nothing else.
+        traceback: whether errors are shown with their traceback.
+        out: the console on stdout.
+        err: the console on stderr, for progress and errors.
+    """
+
+    def __init__(self, *, json: bool = False, traceback: bool = False) -> None:
+        """Write to the streams as they are now. Colour and control characters only go to a terminal."""
+        self.json = json
+        self.traceback = traceback
+        self.out = _console(sys.stdout)
+        self.err = _console(sys.stderr)
+        self._said = False
+
+    def show(self, result: msgspec.Struct, *rendered: RenderableType) -> None:
+        """End a command: the *result* with ``--json``, otherwise what was *rendered* of it."""
+        if self.json:
+            self.show_json(result)
+            return
+        for part in rendered:
+            self.out.print(part, soft_wrap=isinstance(part, Text))
+
+    def show_json(self, result: msgspec.Struct) -> None:
+        """Write the one object. A second is dropped: an error after a result must not make the output unreadable."""
+        if not self._said:
+            self._said = True
+            sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
+
+    def say(self, text: str, style: str = "") -> None:
+        """Write one line for a person to stderr."""
+        self.err.print(Text(text, style=style), soft_wrap=True)
+
+    def log(self) -> None:
+        """Let what the libraries log, from warnings on, come out as lines of :meth:`say`."""
+        logger = logging.getLogger("weightwire")
+        logger.handlers = [_Lines(self)]
+        logger.propagate = False
+
+
+class _Lines(logging.Handler):
+    def __init__(self, screen: Screen) -> None:
+        super().__init__(logging.WARNING)
+        self._screen = screen
+
+    def emit(self, record: logging.LogRecord) -> None:
+        cause = record.exc_info[1] if record.exc_info else None
+        self._screen.say(f"{record.levelname.lower()}: {record.getMessage()}", style="yellow")
+        if cause is not None:
+            self._screen.say(f"  {cause}", style="yellow")
+
+
+def pairs(rows: Iterable[tuple[str, str]], title: str = "") -> Table:
+    """A table of two columns without rules, a word and its value a row."""
+    table = Table.grid(padding=(0, 2))
+    table.title, table.title_justify, table.title_style = title or None, "left", "bold"
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for word, value in rows:
+        table.add_row(Text(word), Text(value))
+    return table
+
+
+def _console(stream: TextIO) -> Console:
+    console = Console(file=stream, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = WIDE
+    return console
