@@ -12,7 +12,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, TypeGuard, cast
 
 import msgspec
 import typer
@@ -63,19 +63,17 @@ def _typers(signature: inspect.Signature) -> inspect.Signature:
     shown = [inspect.Parameter(CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
     for parameter in signature.parameters.values():
         kind = parameter.annotation
-        if kind is Options:
-            shown += parameters(Options, "The session")
-        elif _is_struct(kind):
-            shown += parameters(kind, "Options")
+        if _is_struct(kind):
+            shown += parameters(kind)
         elif kind is not Screen:
             shown.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
     return signature.replace(parameters=[*shown, _switch("json", JSON_HELP), _switch("traceback", TRACEBACK_HELP)])
 
 
 def _switch(name: str, text: str) -> inspect.Parameter:
-    annotation = Annotated[bool, typer.Option(f"--{name}", help=text, rich_help_panel="Output")]
+    annotation = Annotated[bool, typer.Option(f"--{name}", help=text)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
 
 
-def _is_struct(kind: object) -> bool:
+def _is_struct(kind: object) -> TypeGuard[type[msgspec.Struct]]:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)

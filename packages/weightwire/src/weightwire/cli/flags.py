@@ -11,8 +11,6 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 import typer
 
-from weightwire.errors import ConfigurationError
-
 _ATTRIBUTE = re.compile(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
 
@@ -24,7 +22,7 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
         name: what is typed, such as ``--timeout``.
         kind: the type of what is typed, as typer reads it.
         help: the field's docstring.
-        default: the field's default, as text.
+        default: the field's default, as text; empty for none.
     """
 
     field: str
@@ -37,7 +35,7 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
 def flags_of(struct: type[msgspec.Struct]) -> tuple[Flag, ...]:
     """One flag for each field of *struct*, in order.
 
-    A dict becomes a flag that may be given again and again, ``--header NAME=VALUE`` for ``headers``.
+    A table becomes a flag that may be given again and again: ``--header 'Name: value'`` for ``headers``.
 
     Raises:
         LookupError: a field has no line under ``Attributes:`` in the struct's docstring.
@@ -52,7 +50,7 @@ def documented(struct: type[msgspec.Struct]) -> dict[str, str]:
     return {name: " ".join(text.split()).replace("``", "") for name, text in _ATTRIBUTE.findall(attributes)}
 
 
-def parameters(struct: type[msgspec.Struct], panel: str) -> list[inspect.Parameter]:
+def parameters(struct: type[msgspec.Struct]) -> list[inspect.Parameter]:
     """The flags of *struct* as parameters of a typer command. Their default is None: not given."""
     return [
         inspect.Parameter(
@@ -61,7 +59,7 @@ def parameters(struct: type[msgspec.Struct], panel: str) -> list[inspect.Paramet
             default=None,
             annotation=Annotated[
                 flag.kind | None,
-                typer.Option(_declaration(flag), help=flag.help, show_default=flag.default, rich_help_panel=panel),
+                typer.Option(_declaration(flag), help=_help(flag), show_default=False),
             ],
         )
         for flag in flags_of(struct)
@@ -69,17 +67,13 @@ def parameters(struct: type[msgspec.Struct], panel: str) -> list[inspect.Paramet
 
 
 def given(struct: type[msgspec.Struct], values: Mapping[str, object]) -> dict[str, object]:
-    """Take from *values* what belongs to *struct* and was given, as the struct's fields want it.
-
-    Raises:
-        ConfigurationError: a NAME=VALUE has no ``=``.
-    """
+    """Take from *values* what belongs to *struct* and was given. A table's words become lines, as in a variable."""
     found: dict[str, object] = {}
     for field in msgspec.structs.fields(struct):
         value = values.get(field.name)
         if _is_table(field) and isinstance(value, list | tuple):
-            found.update({field.name: _table(field, value)} if value else {})
-        elif value is not None:
+            value = "\n".join(map(str, value)) or None
+        if value is not None:
             found[field.name] = value
     return found
 
@@ -102,9 +96,14 @@ def _kind(field: msgspec.structs.FieldInfo) -> Any:
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:
-    if _is_table(field) or field.default in {"", None}:
-        return "none"
-    return {True: "yes", False: "no"}.get(field.default, str(field.default))
+    if isinstance(field.default, bool):
+        return "yes" if field.default else "no"
+    return "" if _is_table(field) or field.default is None else str(field.default)
+
+
+def _help(flag: Flag) -> str:
+    said = flag.help[:1].upper() + flag.help[1:]
+    return f"{said} [default: {flag.default}]" if flag.default else said
 
 
 def _declaration(flag: Flag) -> str:
@@ -113,16 +112,3 @@ def _declaration(flag: Flag) -> str:
 
 def _is_table(field: msgspec.structs.FieldInfo) -> bool:
     return get_origin(field.type) is dict
-
-
-def _table(field: msgspec.structs.FieldInfo, words: list[str] | tuple[str, ...]) -> dict[str, str]:
-    table = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals:
-            raise ConfigurationError(
-                f"{flag_name(field)} {word!r} has no `=`; it should read NAME=VALUE.",
-                hint=f"{flag_name(field)} 'Authorization=Bearer …'",
-            )
-        table[name.strip()] = value
-    return table

@@ -54,13 +54,16 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
 @command
 def push(
     screen: Screen,
-    options: Options,
     *,
-    checkpoint: Annotated[Path, typer.Argument(help="A Hugging Face checkpoint: a directory with safetensors files.")],
-    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="The engines' addresses.")],
+    checkpoint: Annotated[
+        Path,
+        typer.Argument(metavar="CHECKPOINT", help="A Hugging Face checkpoint: a directory with safetensors files."),
+    ],
+    urls: Annotated[list[str], typer.Argument(metavar="URL", help="The engines' addresses.")],
     how: Round,
+    options: Options,
 ) -> None:
-    """Load CHECKPOINT into the live engines at URL..., all of them or none."""
+    """Load CHECKPOINT into the live engines at URL…, all of them or none."""
     directory = _directory(checkpoint)
     version = how.weight_version or directory.name
     with (

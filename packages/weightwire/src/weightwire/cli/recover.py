@@ -32,11 +32,11 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
 @command
 def recover(
     screen: Screen,
-    options: Options,
     *,
-    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="The engines' addresses.")],
+    urls: Annotated[list[str], typer.Argument(metavar="URL", help="The engines' addresses.")],
+    options: Options,
 ) -> None:
-    """Bring the torn engines among URL... to where a full push can make them whole. Leaves them paused."""
+    """Bring the torn engines among URL… to where a full push can make them whole. Leaves them paused."""
     found = api.recover(urls, options)
     flushed = tuple(info.url for info in found if info.state is EngineState.TORN)
     screen.show(Recovered(found=found, flushed=flushed), *(Text(line) for line in _lines(found, flushed)))

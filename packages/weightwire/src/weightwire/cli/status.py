@@ -46,11 +46,11 @@ class Status(msgspec.Struct, frozen=True):
 @command
 def status(
     screen: Screen,
-    options: Options,
     *,
-    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="The engines' addresses.")],
+    urls: Annotated[list[str], typer.Argument(metavar="URL", help="The engines' addresses.")],
+    options: Options,
 ) -> int:
-    """Ask the engines at URL... what they are and how they stand. Changes nothing."""
+    """Ask the engines at URL… what they are and how they stand. Changes nothing."""
     rows = everywhere(
         urls,
         lambda url: _ask(url, options),

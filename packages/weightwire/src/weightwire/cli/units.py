@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+STEP = 1024
+
 
 def size(nbytes: float) -> str:
     """Bytes in the binary unit that leaves one to four digits before the point."""
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if nbytes < 1024:
+        if nbytes < STEP:
             return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
-        nbytes /= 1024
+        nbytes /= STEP
     return f"{nbytes:.1f} TiB"
 
 
