@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -55,7 +56,12 @@ def _main(words: list[str], screen: Screen) -> int:
     if wanted and wanted not in entries:
         raise _unknown(wanted, entries)
     group = typer.main.get_command(_app(entries, wanted))
-    code = group.main(words or ["--help"], prog_name="weightwire", standalone_mode=False, obj=screen)
+    try:
+        # What `group.main` does, without its own way with errors.
+        with group.make_context("weightwire", words or ["--help"], obj=screen) as context:
+            code = group.invoke(context)
+    except typer.Exit as left:
+        return left.exit_code
     return code if isinstance(code, int) else ExitCode.DONE
 
 
@@ -90,14 +96,18 @@ def _never_called() -> None:
     """Stand in for a command that is only listed."""
 
 
-def _root(
-    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Say the version, and leave.")] = False,
-) -> None:
-    if version:
-        from importlib.metadata import version as version_of  # noqa: PLC0415 - slow, and wanted only here
-
-        sys.stdout.write(f"weightwire {version_of('weightwire')}\n")
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"weightwire {version('weightwire')}\n")
         raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version, and leave.")
+    ] = False,
+) -> None:
+    del version
 
 
 def _unknown(wanted: str, entries: dict[str, CommandEntry]) -> Exception:

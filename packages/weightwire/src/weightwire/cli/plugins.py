@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 
 import msgspec
-from rich.console import RenderableType
 from rich.text import Text
 
 from weightwire import discovery
@@ -75,7 +74,7 @@ def _plugin(record: PluginRecord, catalogue: Catalogue) -> InstalledPlugin:
     )
 
 
-def _blocks(found: Sequence[InstalledPlugin]) -> Iterator[RenderableType]:
+def _blocks(found: Sequence[InstalledPlugin]) -> Iterator[Text]:
     for plugin in found:
         yield Text(f"\n{plugin.distribution} {plugin.version} ({plugin.entry_point})", style="bold")
         if plugin.error:

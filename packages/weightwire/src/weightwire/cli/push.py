@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 import msgspec
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from weightwire import api
@@ -91,14 +90,14 @@ def _directory(checkpoint: Path) -> Path:
     return checkpoint.resolve()
 
 
-def _phases(receipt: Receipt) -> Table:
+def _phases(receipt: Receipt) -> Text:
     return pairs((phase, seconds(took)) for phase, took in receipt.phases.items())
 
 
 def _summary(pushed: Pushed) -> str:
     receipt = pushed.receipt
-    engines = receipt.engines[0] if len(receipt.engines) == 1 else f"{len(receipt.engines)} engines"
-    return (
-        f"{engines} now serves {receipt.version}: {size(receipt.stats.nbytes)} in {seconds(pushed.seconds)}, "
-        f"{size(pushed.bytes_per_second)}/s"
-    ).replace("engines now serves", "engines now serve")
+    some = (
+        receipt.engines[0] + " now serves" if len(receipt.engines) == 1 else f"{len(receipt.engines)} engines now serve"
+    )
+    moved = f"{size(receipt.stats.nbytes)} in {seconds(pushed.seconds)}, {size(pushed.bytes_per_second)}/s"
+    return f"{some} {receipt.version}: {moved}"

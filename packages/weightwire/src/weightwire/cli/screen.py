@@ -8,12 +8,8 @@ from collections.abc import Iterable
 from typing import TextIO
 
 import msgspec
-from rich.console import Console, RenderableType
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
-
-WIDE = 240
-"""Columns of a table that goes to a file or a pipe: it is not to be broken at a width that nobody has."""
 
 
 class Screen:
@@ -34,13 +30,13 @@ class Screen:
         self.err = _console(sys.stderr)
         self._said = False
 
-    def show(self, result: msgspec.Struct, *rendered: RenderableType) -> None:
+    def show(self, result: msgspec.Struct, *rendered: Text) -> None:
         """End a command: the *result* with ``--json``, otherwise what was *rendered* of it."""
         if self.json:
             self.show_json(result)
             return
         for part in rendered:
-            self.out.print(part, soft_wrap=isinstance(part, Text))
+            self.out.print(part)
 
     def show_json(self, result: msgspec.Struct) -> None:
         """Write the one object. A second is dropped: an error after a result must not make the output unreadable."""
@@ -50,7 +46,7 @@ class Screen:
 
     def say(self, text: str, style: str = "") -> None:
         """Write one line for a person to stderr."""
-        self.err.print(Text(text, style=style), soft_wrap=True)
+        self.err.print(Text(text, style=style))
 
     def log(self) -> None:
         """Let what the libraries log, from warnings on, come out as lines of :meth:`say`."""
@@ -71,19 +67,16 @@ class _Lines(logging.Handler):
             self._screen.say(f"  {cause}", style="yellow")
 
 
-def pairs(rows: Iterable[tuple[str, str]], title: str = "") -> Table:
-    """A table of two columns without rules, a word and its value a row."""
-    table = Table.grid(padding=(0, 2))
-    table.title, table.title_justify, table.title_style = title or None, "left", "bold"
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for word, value in rows:
-        table.add_row(Text(word), Text(value))
-    return table
+def pairs(rows: Iterable[tuple[str, str]]) -> Text:
+    """A word and its value a line, the values under one another."""
+    listed = list(rows)
+    width = max((len(word) for word, _ in listed), default=0)
+    text = Text()
+    for word, value in listed:
+        text.append(f"{word:<{width}}  ", style="dim").append(f"{value}\n")
+    text.rstrip()
+    return text
 
 
 def _console(stream: TextIO) -> Console:
-    console = Console(file=stream, highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = WIDE
-    return console
+    return Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)

@@ -50,7 +50,7 @@ def serve_args(
         )
     advice = tuple(_with_model(one, model) for one in _advice(_entry(engine, version), version))
     found = ServeArgs(engine=engine, version=version, advice=advice)
-    screen.show(found, *(Text("\n".join(_script(one)) + "\n") for one in advice))
+    screen.show(found, Text("\n\n".join("\n".join(_script(one)) for one in advice)))
 
 
 def _entry(engine: str, version: str) -> ControlPlaneEntry:

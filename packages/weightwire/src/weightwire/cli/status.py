@@ -7,7 +7,6 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import RenderableType
 from rich.text import Text
 
 from weightwire import api
@@ -75,9 +74,9 @@ def _code(rows: Sequence[EngineStatus]) -> int:
     return next((row.error.exit_code for row in rows if row.error is not None), ExitCode.DONE)
 
 
-def _blocks(rows: Sequence[EngineStatus]) -> Iterator[RenderableType]:
+def _blocks(rows: Sequence[EngineStatus]) -> Iterator[Text]:
     for index, row in enumerate(rows):
-        yield Text("\n" * (index > 0) + row.url, style="bold", end="\n")
+        yield Text("\n" * (index > 0) + row.url, style="bold")
         if row.info is not None:
             yield pairs(_lines(row.info))
         if row.error is not None:
