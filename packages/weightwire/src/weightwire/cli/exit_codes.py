@@ -33,7 +33,7 @@ class ExitCode(IntEnum):
 
 MEANING: dict[ExitCode, str] = {
     ExitCode.DONE: "Done; for `status`: every engine is whole.",
-    ExitCode.FAILED: "The update failed; every engine is whole and serves what it served.",
+    ExitCode.FAILED: "The update failed; every engine is whole.",
     ExitCode.USAGE: "The command line, an option, the configuration or the checkpoint is wrong; nothing was changed.",
     ExitCode.TORN: "An engine is torn, lost, asleep or in the middle of another update.",
     ExitCode.NO_ANSWER: "An engine can't be reached, answered no or nonsense, or a deadline passed.",

@@ -1,0 +1,73 @@
+"""What is seen of the demo: a live table on a terminal, a line a round everywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+from weightwire.cli.screen import Screen
+from weightwire.cli.units import seconds, size
+
+from weightwire_testing.demo.records import Round
+from weightwire_testing.demo.text import OPENING
+
+
+Show = Callable[[Round], None]
+
+
+@contextmanager
+def on(screen: Screen) -> Iterator[Show]:
+    """What to tell of each round inside a ``with`` block; with ``--json`` nothing is shown."""
+    if screen.json:
+        yield _nothing
+    elif screen.out.is_terminal:
+        with Live(console=screen.out, auto_refresh=False, vertical_overflow="visible") as live:
+            yield _growing(live)
+    else:
+        yield lambda done: screen.out.print(Text(line(done)))
+
+
+def _growing(live: Live) -> Show:
+    rounds: list[Round] = []
+
+    def show(done: Round) -> None:
+        rounds.append(done)
+        live.update(Group(table(rounds), *_completions(done)), refresh=True)
+
+    return show
+
+
+def _nothing(done: Round) -> None:
+    del done
+
+
+def table(rounds: list[Round]) -> Table:
+    """All rounds so far, one a row; times in milliseconds."""
+    found = Table(title="one row a push; phases in ms", title_justify="left", title_style="dim")
+    phases = tuple(rounds[0].phases) if rounds else ()
+    for head in ("version", "loss", "bytes", *phases, "apart before", "after"):
+        found.add_column(head, justify="right")
+    for done in rounds:
+        times = (f"{done.phases.get(phase, 0.0) * 1000:.1f}" for phase in phases)
+        numbers = (str(done.version), f"{done.loss:.3f}", size(done.nbytes))
+        found.add_row(*numbers, *times, f"{done.before:.2f}", f"{done.after:.0e}")
+    return found
+
+
+def line(done: Round) -> str:
+    """One round on one line."""
+    phases = ", ".join(f"{phase} {seconds(took)}" for phase, took in done.phases.items())
+    return (
+        f"version {done.version}: loss {done.loss:.3f}, {size(done.nbytes)} ({phases}), "
+        f"apart {done.before:.2f} -> {done.after:.0e}, "
+        f"{OPENING!r} + {done.completion_before!r} -> {done.completion_after!r}"
+    )
+
+
+def _completions(done: Round) -> tuple[Text, ...]:
+    both = (("before", done.completion_before), ("after ", done.completion_after))
+    return tuple(Text(f"{word} version {done.version}: {OPENING}{completion}") for word, completion in both)
