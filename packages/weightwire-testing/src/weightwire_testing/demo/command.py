@@ -55,6 +55,7 @@ def _verdict(largest: float) -> str:
 
 def _play(screen: Screen, how: DemoFlags, options: Options) -> list[Round]:
     import torch  # noqa: PLC0415 - seconds; `demo --help` does without
+
     from weightwire_testing.demo import play, serving, showing, text, training  # noqa: PLC0415
     from weightwire_testing.model import save_checkpoint  # noqa: PLC0415
 

@@ -23,6 +23,9 @@ SAME = 1e-4
 LONGEST = 64
 """Tokens of a completion, at most."""
 
+STRIDE = 11
+"""From one sentence to the next; it leads past all of them."""
+
 
 def play(url: str, trainer: Trainer, plan: Plan, options: Options, *, show: Callable[[Round], None]) -> list[Round]:
     """Train to the end of *plan*, pushing into the engine at *url* on the way.
@@ -51,7 +54,8 @@ def play(url: str, trainer: Trainer, plan: Plan, options: Options, *, show: Call
 def _round(session: Session, url: str, trainer: Trainer, step: int, loss: float) -> Round:
     tokens = [text.encode(sentence) for sentence in text.held()]
     wanted = [trainer.score(row) for row in tokens]
-    before, completion = _apart(url, tokens, wanted), complete(url)
+    opening = _opening(step)
+    before, completion = _apart(url, tokens, wanted), complete(url, opening)
     receipt = session.push(version=step)
     return Round(
         version=step,
@@ -60,14 +64,21 @@ def _round(session: Session, url: str, trainer: Trainer, step: int, loss: float)
         phases=receipt.phases,
         before=before,
         after=_apart(url, tokens, wanted),
+        opening=opening,
         completion_before=completion,
-        completion_after=complete(url),
+        completion_after=complete(url, opening),
     )
 
 
-def complete(url: str) -> str:
-    """How the engine goes on after a few words of a sentence that is trained on."""
-    return text.decode(sampling.greedy(url, text.opening(text.OPENING), LONGEST))
+def complete(url: str, opening: str) -> str:
+    """How the engine goes on after a few words."""
+    return text.decode(sampling.greedy(url, text.opening(opening), LONGEST))
+
+
+def _opening(step: int) -> str:
+    """Half a sentence that is trained on, another one for each step."""
+    known = text.trained()
+    return text.half(known[step * STRIDE % len(known)])
 
 
 def _apart(url: str, tokens: Sequence[Sequence[int]], wanted: Sequence[Sequence[float]]) -> float:

@@ -15,7 +15,8 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         phases: seconds by phase.
         before: the largest difference between engine and trainer, in log-probability of a held token, before it.
         after: the same after it.
-        completion_before: how the engine completed a sentence before it.
+        opening: half a sentence that is trained on.
+        completion_before: how the engine completed it before the push.
         completion_after: and after it.
     """
 
@@ -25,6 +26,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     phases: dict[str, float]
     before: float
     after: float
+    opening: str
     completion_before: str
     completion_after: str
 

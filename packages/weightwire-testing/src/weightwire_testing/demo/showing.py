@@ -13,8 +13,8 @@ from weightwire.cli.screen import Screen
 from weightwire.cli.units import seconds, size
 
 from weightwire_testing.demo.records import Round
-from weightwire_testing.demo.text import OPENING
 
+TITLE = "phases in ms; before, after: max |Δ log p| between engine and trainer"
 
 Show = Callable[[Round], None]
 
@@ -46,11 +46,11 @@ def _nothing(done: Round) -> None:
 
 
 def table(rounds: list[Round]) -> Table:
-    """All rounds so far, one a row; times in milliseconds."""
-    found = Table(title="one row a push; phases in ms", title_justify="left", title_style="dim")
+    """All rounds so far, one a row; it fits into 80 columns."""
+    found = Table(title=TITLE, title_justify="left", title_style="dim", box=None, padding=(0, 1, 0, 0), pad_edge=False)
     phases = tuple(rounds[0].phases) if rounds else ()
-    for head in ("version", "loss", "bytes", *phases, "apart before", "after"):
-        found.add_column(head, justify="right")
+    for head in ("version", "loss", "bytes", *phases, "before", "after"):
+        found.add_column(head, justify="right", no_wrap=True)
     for done in rounds:
         times = (f"{done.phases.get(phase, 0.0) * 1000:.1f}" for phase in phases)
         numbers = (str(done.version), f"{done.loss:.3f}", size(done.nbytes))
@@ -63,11 +63,11 @@ def line(done: Round) -> str:
     phases = ", ".join(f"{phase} {seconds(took)}" for phase, took in done.phases.items())
     return (
         f"version {done.version}: loss {done.loss:.3f}, {size(done.nbytes)} ({phases}), "
-        f"apart {done.before:.2f} -> {done.after:.0e}, "
-        f"{OPENING!r} + {done.completion_before!r} -> {done.completion_after!r}"
+        f"max |Δ log p| {done.before:.2f} -> {done.after:.0e}, "
+        f"{done.opening!r} + {done.completion_before!r} -> {done.completion_after!r}"
     )
 
 
 def _completions(done: Round) -> tuple[Text, ...]:
     both = (("before", done.completion_before), ("after ", done.completion_after))
-    return tuple(Text(f"{word} version {done.version}: {OPENING}{completion}") for word, completion in both)
+    return tuple(Text(f"{word} version {done.version}: {done.opening}{completion}") for word, completion in both)

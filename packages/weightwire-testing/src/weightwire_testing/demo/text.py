@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from importlib.resources import files
 
@@ -14,8 +15,8 @@ VOCABULARY = 320
 END = ord("\n")
 """The token after every sentence."""
 
-OPENING = "The early bird"
-"""The beginning of a sentence that is trained on, to be completed by the engine."""
+FIRST, LAST = ord(" "), ord("~")
+"""The printable characters of one byte."""
 
 HELD = 4
 """Sentences that are held back: the model never sees them, so that its opinion of them keeps moving."""
@@ -47,10 +48,12 @@ def opening(words: str) -> list[int]:
 
 
 def decode(tokens: Iterable[int]) -> str:
-    """Tokens up to the end of the sentence as text; what is no text is shown as a box."""
-    kept = []
-    for token in tokens:
-        if token == END:
-            break
-        kept.append(token if token < BEGIN else ord("?"))
-    return bytes(kept).decode("utf-8", "replace")
+    """Tokens up to the end of the sentence as printable text; what a model makes up before it can write is a dot."""
+    kept = itertools.takewhile(lambda token: token != END, tokens)
+    return "".join(chr(token) if FIRST <= token <= LAST else "·" for token in kept)
+
+
+def half(sentence: str) -> str:
+    """The first half of a sentence's words, to be completed."""
+    words = sentence.split(" ")
+    return " ".join(words[: (len(words) + 1) // 2])

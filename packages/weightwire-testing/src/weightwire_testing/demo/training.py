@@ -53,7 +53,7 @@ class Trainer:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self._optimizer.step()
         self._schedule.step()
-        return float(loss)
+        return float(loss.detach())
 
     @torch.no_grad()
     def score(self, tokens: Sequence[int]) -> list[float]:
@@ -65,6 +65,4 @@ class Trainer:
 
 def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
     """One row a sentence, shape ``(sentences, longest)``; what is behind a sentence's end is left out of the loss."""
-    return torch.nn.utils.rnn.pad_sequence(
-        [torch.tensor(row) for row in rows], batch_first=True, padding_value=IGNORED
-    )
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=IGNORED)

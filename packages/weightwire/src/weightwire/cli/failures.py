@@ -77,6 +77,7 @@ def show_failure(screen: Screen, error: BaseException) -> int:
         screen.say("".join(traceback.format_exception(error)).rstrip())
     if screen.json:
         screen.show_json(Failed(shown))
+    if screen.json or screen.traceback:
         return shown.exit_code
     hint = f"\n  try: {shown.hint}" if shown.hint else ""
     screen.say(f"error: {error if isinstance(error, WeightwireError) else shown.message + hint}", style="red")
