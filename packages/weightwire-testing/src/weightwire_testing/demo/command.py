@@ -27,7 +27,7 @@ class DemoFlags(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     engine: str = "reference"
-    steps: int = 120
+    steps: int = 96
     every: int = 12
 
 

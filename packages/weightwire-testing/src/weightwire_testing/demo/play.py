@@ -47,7 +47,7 @@ def play(url: str, trainer: Trainer, plan: Plan, options: Options, *, show: Call
             if step % plan.every == 0 or step == plan.steps:
                 rounds.append(_round(session, url, trainer, step, loss))
                 show(rounds[-1])
-                _judge(rounds[-1])
+                judge(rounds[-1])
     return rounds
 
 
@@ -88,7 +88,12 @@ def _apart(url: str, tokens: Sequence[Sequence[int]], wanted: Sequence[Sequence[
     return max(abs(a - b) for got, want in rows for a, b in zip(got, want, strict=True))
 
 
-def _judge(done: Round) -> None:
+def judge(done: Round) -> None:
+    """See that a push was needed, and that it arrived.
+
+    Raises:
+        UpdateFailed: it was not, or it did not.
+    """
     # Written so that a NaN fails.
     if not done.before > MOVED:
         raise UpdateFailed(
