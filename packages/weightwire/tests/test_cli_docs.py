@@ -12,7 +12,7 @@ from weightwire.options import Options
 
 PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
 OPTIONS = [
-    f"| `{flag.name}` | `WEIGHTWIRE_{flag.field.upper()}` | {f'`{flag.default}`' if flag.default else ''} | {flag.help} |"
+    f"| `{flag.name}` | `WEIGHTWIRE_{flag.field.upper()}` | {flag.default and f'`{flag.default}`'} | {flag.help} |"
     for flag in flags_of(Options)
 ]
 CODES = [f"| {code.value} | {meaning} |" for code, meaning in MEANING.items()]

@@ -32,9 +32,6 @@ def test_no_error_of_ours_passes_for_a_bug_or_for_success(kind):
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (failed(a="whole", b="whole"), 1),
-        (failed(a="whole", b="torn"), 3),
-        (failed(a="lost"), 3),
         (errors.ChannelError("x"), 1),
         (errors.ConfigurationError("x"), 2),
         (errors.StateError("x"), 3),
@@ -47,7 +44,16 @@ def test_no_error_of_ours_passes_for_a_bug_or_for_success(kind):
         (ZeroDivisionError(), 70),
         (KeyboardInterrupt(), 130),
     ],
-    ids=lambda value: type(value).__name__,
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
 )
 def test_the_code_says_what_kind_of_error_it_was(error, code):
     assert exit_code(error) == code
+
+
+@pytest.mark.parametrize(
+    ("states", "code"),
+    [({"a": "whole", "b": "whole"}, 1), ({"a": "whole", "b": "torn"}, 3), ({"a": "lost"}, 3), ({}, 1)],
+    ids=["whole", "one-torn", "lost", "unknown"],
+)
+def test_a_failed_update_is_told_by_what_it_left_behind(states, code):
+    assert exit_code(failed(**states)) == code

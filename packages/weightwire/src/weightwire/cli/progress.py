@@ -41,15 +41,17 @@ class PushProgress:
         self._task = self._bars.add_task("connecting", total=None)
 
     def __enter__(self) -> Self:
-        """Show the bar."""
-        self._bars.start()
+        """Show the bar, if anybody can see it."""
+        if not self._bars.disable:
+            self._bars.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Take it away."""
-        self._bars.stop()
+        if not self._bars.disable:  # rich before 14.2 ends a bar that was never shown with a blank line
+            self._bars.stop()
 
     @hookimpl
     def weightwire_progress(self, progress: Progress) -> None:
