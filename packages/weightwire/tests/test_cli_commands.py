@@ -190,6 +190,13 @@ def test_a_failure_before_the_first_byte_leaves_with_1(world, checkpoint, capsys
     assert "is whole" in capsys.readouterr().err
 
 
+def test_ctrl_c_says_what_each_engine_is_left_with(world, checkpoint, capsys):
+    world.plane.fail["send"] = KeyboardInterrupt()
+    assert run(["push", checkpoint, URLS[0]]) == 130
+    assert capsys.readouterr().err == f"error: Interrupted.\n  {URLS[0]} is torn\n"
+    assert world.control.version.endswith(":torn")
+
+
 # status
 
 

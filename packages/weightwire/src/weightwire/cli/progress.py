@@ -6,21 +6,25 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import BarColumn, DownloadColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
+from rich.text import Text
 
+from weightwire.cli.units import size
 from weightwire.hookspecs import hookimpl
 from weightwire.messages import Progress, StateChange
 from weightwire.states import SessionState
 
 NEXT = {"pause": "opening", "begin": "sending", "transfer": "committing", "commit": "verifying", "verify": "resuming"}
 """What a direct round does once a phase has ended."""
+
+
+class SpeedColumn(ProgressColumn):
+    """Bytes per second, in the units of the rest."""
+
+    def render(self, task: Task) -> Text:
+        """Nothing as long as it is not known."""
+        return Text(f"{size(task.speed)}/s" if task.speed else "")
 
 
 class PushProgress:
@@ -32,7 +36,7 @@ class PushProgress:
             TextColumn("{task.description:<11}"),
             BarColumn(),
             DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
+            SpeedColumn(),
             TimeRemainingColumn(),
             console=console,
             transient=True,
@@ -63,5 +67,5 @@ class PushProgress:
         """Say what comes next."""
         if change.phase in NEXT:
             self._bars.update(self._task, description=NEXT[change.phase])
-        elif change.session is SessionState.UPDATING:
+        elif not change.phase and change.session is SessionState.UPDATING:
             self._bars.update(self._task, description="pausing")

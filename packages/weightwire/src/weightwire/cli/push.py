@@ -17,6 +17,7 @@ from weightwire.cli.units import seconds, size
 from weightwire.errors import ConfigurationError
 from weightwire.messages import Receipt
 from weightwire.options import Options
+from weightwire.session import Session
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +70,7 @@ def push(
         PushProgress(screen.err) as progress,
         api.connect(urls, directory, options, plugins=[progress]) as session,
     ):
-        receipt = session.push(version, pause=how.pause, cache=how.cache)
+        receipt = _push(session, version, how)
     metrics = receipt.metrics()
     pushed = Pushed(
         checkpoint=str(directory),
@@ -78,6 +79,15 @@ def push(
         bytes_per_second=metrics["weightwire/bytes_per_s"],
     )
     screen.show(pushed, _phases(receipt), Text(_summary(pushed)))
+
+
+def _push(session: Session, version: str, how: Round) -> Receipt:
+    try:
+        return session.push(version, pause=how.pause, cache=how.cache)
+    except KeyboardInterrupt as stopped:
+        for url, state in session.engine_states.items():
+            stopped.add_note(f"{url} is {state}")
+        raise
 
 
 def _directory(checkpoint: Path) -> Path:
