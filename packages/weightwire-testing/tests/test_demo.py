@@ -113,7 +113,7 @@ def test_the_demo_stops_at_the_first_round_that_does_not_agree(reference_engine,
     engine = reference_engine(EngineSettings(checkpoint=str(save_checkpoint(trainer.model, tmp_path / "first"))))
     shown: list[Round] = []
     with pytest.raises(UpdateFailed, match="After version 2 "):
-        play.play(engine.url, trainer, Plan(steps=4, every=2), Options(timeout=20), show=shown.append)
+        play.play(engine.url, trainer, plan=Plan(steps=4, every=2), options=Options(timeout=20), show=shown.append)
     assert [done.version for done in shown] == [2]
     assert shown[0].after == pytest.approx(0.01, abs=1e-3)
 

@@ -65,5 +65,5 @@ def _play(screen: Screen, how: DemoFlags, options: Options) -> list[Round]:
     plan = Plan(steps=how.steps, every=how.every)
     with tempfile.TemporaryDirectory(prefix="weightwire-demo-") as scratch:
         checkpoint = save_checkpoint(trainer.model, Path(scratch))
-        with serving.serve(how.engine, checkpoint, screen.say) as url, showing.on(screen) as show:
-            return play.play(url, trainer, plan, options, show=show)
+        with serving.serve(how.engine, checkpoint, say=screen.say) as url, showing.on(screen) as show:
+            return play.play(url, trainer, plan=plan, options=options, show=show)

@@ -27,7 +27,7 @@ STRIDE = 11
 """From one sentence to the next; it leads past all of them."""
 
 
-def play(url: str, trainer: Trainer, plan: Plan, options: Options, *, show: Callable[[Round], None]) -> list[Round]:
+def play(url: str, trainer: Trainer, *, plan: Plan, options: Options, show: Callable[[Round], None]) -> list[Round]:
     """Train to the end of *plan*, pushing into the engine at *url* on the way.
 
     Args:
@@ -72,7 +72,7 @@ def _round(session: Session, url: str, trainer: Trainer, step: int, loss: float)
 
 def complete(url: str, opening: str) -> str:
     """How the engine goes on after a few words."""
-    return text.decode(sampling.greedy(url, text.opening(opening), LONGEST))
+    return text.decode(sampling.greedy(url, text.opening(opening), n=LONGEST))
 
 
 def _opening(step: int) -> str:

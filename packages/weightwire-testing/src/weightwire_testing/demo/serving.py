@@ -20,7 +20,7 @@ Say = Callable[[str], None]
 
 
 @contextmanager
-def serve(engine: str, checkpoint: Path, say: Say) -> Iterator[str]:
+def serve(engine: str, checkpoint: Path, *, say: Say) -> Iterator[str]:
     """Serve *checkpoint* for the length of a ``with`` block, on loopback.
 
     Args:
@@ -43,7 +43,7 @@ def serve(engine: str, checkpoint: Path, say: Say) -> Iterator[str]:
         environment = environments.ensure(release, on_progress=lambda step: say(step.text))
         say(f"starting vLLM {release} on this machine's CPU, which takes half a minute")
         setup = Setup(arguments=("--skip-tokenizer-init",))
-        with VllmServer(environment, checkpoint, setup) as server:
+        with VllmServer(environment, checkpoint, setup=setup) as server:
             yield server.url
     else:
         raise ConfigurationError(

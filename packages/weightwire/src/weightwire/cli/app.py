@@ -37,9 +37,9 @@ def run(words: Sequence[str]) -> int:
     """Run the command in *words*; return its exit code. Everything that can go wrong is shown here."""
     before_rest = list(words[: words.index("--")] if "--" in words else words)
     screen = Screen(json="--json" in before_rest, traceback="--traceback" in before_rest)
-    screen.log()
     try:
-        code = _main(list(words), screen)
+        with screen.logging():
+            code = _main(list(words), screen)
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read stdout is gone (`| head`); Python would complain once more when it closes the stream.

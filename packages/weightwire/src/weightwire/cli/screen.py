@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 import msgspec
@@ -48,11 +49,17 @@ class Screen:
         """Write one line for a person to stderr."""
         self.err.print(Text(text, style=style))
 
-    def log(self) -> None:
+    @contextmanager
+    def logging(self) -> Iterator[None]:
         """Let what the libraries log, from warnings on, come out as lines of :meth:`say`."""
-        logger = logging.getLogger("weightwire")
-        logger.handlers = [_Lines(self)]
-        logger.propagate = False
+        logger, lines = logging.getLogger("weightwire"), _Lines(self)
+        propagated, logger.propagate = logger.propagate, False
+        logger.addHandler(lines)
+        try:
+            yield
+        finally:
+            logger.removeHandler(lines)
+            logger.propagate = propagated
 
 
 class _Lines(logging.Handler):
