@@ -149,6 +149,17 @@ def test_a_terminal_gets_a_live_table(monkeypatch):
     assert "after  version 24: Practice makes perfect." in said
 
 
+def test_what_is_waited_for_is_a_spinner_on_a_terminal_and_a_line_elsewhere(capsys):
+    screen = Screen()
+    with showing.waiting(screen) as say:
+        say("starting")
+    assert capsys.readouterr().err == "starting\n"
+    screen.err = Console(file=io.StringIO(), force_terminal=True, width=80)
+    with showing.waiting(screen) as say:
+        say("starting")
+    assert "\x1b[" in screen.err.file.getvalue()
+
+
 def test_json_shows_no_rounds_on_the_way(capsys):
     with showing.on(Screen(json=True)) as show:
         show(a_round())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -63,7 +64,10 @@ def _play(screen: Screen, how: DemoFlags, options: Options) -> list[Round]:
     torch.set_num_threads(1)
     trainer = training.Trainer(text.trained(), steps=how.steps)
     plan = Plan(steps=how.steps, every=how.every)
-    with tempfile.TemporaryDirectory(prefix="weightwire-demo-") as scratch:
-        checkpoint = save_checkpoint(trainer.model, Path(scratch))
-        with serving.serve(how.engine, checkpoint, say=screen.say) as url, showing.on(screen) as show:
-            return play.play(url, trainer, plan=plan, options=options, show=show)
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="weightwire-demo-")))
+        checkpoint = save_checkpoint(trainer.model, scratch)
+        with showing.waiting(screen) as say:
+            url = stack.enter_context(serving.serve(how.engine, checkpoint, say=say))
+        show = stack.enter_context(showing.on(screen))
+        return play.play(url, trainer, plan=plan, options=options, show=show)

@@ -12,6 +12,7 @@ from weightwire_testing import environments
 from weightwire_testing.reference.launcher import ReferenceEngine
 from weightwire_testing.reference.settings import EngineSettings
 from weightwire_testing.servers import Setup, VllmServer
+from weightwire_testing.uv import Step
 
 REFERENCE = "reference"
 VLLM = "vllm"
@@ -40,8 +41,8 @@ def serve(engine: str, checkpoint: Path, *, say: Say) -> Iterator[str]:
         with ReferenceEngine(EngineSettings(checkpoint=str(checkpoint))) as running:
             yield running.url
     elif product == VLLM and release:
-        environment = environments.ensure(release, on_progress=lambda step: say(step.text))
-        say(f"starting vLLM {release} on this machine's CPU, which takes half a minute")
+        environment = environments.ensure(release, on_progress=lambda step: say(_told(step)))
+        say(f"starting vLLM {release} on this machine's CPU, which takes half a minute or more")
         setup = Setup(arguments=("--skip-tokenizer-init",))
         with VllmServer(environment, checkpoint, setup=setup) as server:
             yield server.url
@@ -50,3 +51,7 @@ def serve(engine: str, checkpoint: Path, *, say: Say) -> Iterator[str]:
             f"There is no engine {engine!r}; `{REFERENCE}` or a release of vLLM is expected.",
             hint=f"weightwire demo --engine vllm=={environments.known()[-1]}",
         )
+
+
+def _told(step: Step) -> str:
+    return step.text if step.fraction is None else f"{step.text} ({step.fraction:.0%} of the downloads so far)"

@@ -31,6 +31,16 @@ def on(screen: Screen) -> Iterator[Show]:
         yield lambda done: screen.out.print(Text(line(done)))
 
 
+@contextmanager
+def waiting(screen: Screen) -> Iterator[Callable[[str], None]]:
+    """What to tell of what is being waited for: a spinner on a terminal, a line each everywhere else."""
+    if screen.err.is_terminal:
+        with screen.err.status("") as status:
+            yield status.update
+    else:
+        yield screen.say
+
+
 def _growing(live: Live) -> Show:
     rounds: list[Round] = []
 
