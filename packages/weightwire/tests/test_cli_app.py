@@ -226,6 +226,15 @@ def test_nothing_but_text_goes_to_a_pipe(variables):
     assert "\x1b" not in done.stdout + done.stderr
 
 
+def test_a_request_to_end_is_an_interrupt():
+    program = (
+        "import os, signal, sys; import weightwire.cli.app as app, weightwire.cli as cli; "
+        "app._main = lambda words, screen: os.kill(os.getpid(), signal.SIGTERM) or signal.pause(); cli.main()"
+    )
+    done = process(program=program)
+    assert (done.returncode, done.stderr) == (130, "error: Interrupted.\n")
+
+
 def test_a_reader_that_leaves_early_is_no_error():
     program = (
         "import os, sys; from weightwire.cli import main; read, write = os.pipe(); os.close(read); "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib.util import find_spec
 
@@ -17,4 +18,6 @@ def main() -> None:
         sys.exit(USAGE)
     from weightwire.cli.app import run  # noqa: PLC0415 - it imports typer
 
+    # Asked to end, as by Ctrl-C: the engines are settled and the servers that were started are stopped.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(run(sys.argv[1:]))
