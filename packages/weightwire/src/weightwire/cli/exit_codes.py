@@ -40,7 +40,7 @@ MEANING: dict[ExitCode, str] = {
     ExitCode.PLUGIN: "A plugin is missing or broken.",
     ExitCode.REFUSED: "Versions or tensors do not fit together; nothing was changed.",
     ExitCode.BUG: "An error that nobody foresaw; `--traceback` shows where.",
-    ExitCode.INTERRUPTED: "Interrupted (Ctrl-C, SIGTERM); engines that the update had reached are torn and stay paused.",
+    ExitCode.INTERRUPTED: "Interrupted (Ctrl-C, SIGTERM); engines the update had reached are torn and stay paused.",
 }
 
 _BY_CLASS: tuple[tuple[type[BaseException], ExitCode], ...] = (
