@@ -12,8 +12,8 @@ from itertools import pairwise
 
 import msgspec
 import torch
-
 from weightwire.messages import PackGeometry, TensorMeta
+
 from weightwire_torch.framing import Pack, largest_pack, packs
 
 
