@@ -18,9 +18,11 @@ from dataclasses import asdict, dataclass
 from statistics import median
 
 import torch
+from torch.distributed import BroadcastOptions, PrefixStore
 from weightwire.deadlines import Deadline
 from weightwire.messages import Manifest, PackGeometry, TransferPlan, TransferStats, Window
 from weightwire.planes import RankGroup, SingleRank
+from weightwire_torch import gloo
 from weightwire_torch.broadcasting import Guard, all_well
 from weightwire_torch.gloo_group import GlooGroup
 from weightwire_torch.gloo_plane import GlooBroadcaster
@@ -119,17 +121,36 @@ def in_step(group: GlooGroup, step: str, *, receiver: bool) -> None:
         time.sleep(0.002)  # the receiver posts its buffer
 
 
+class Flat:
+    """What the pump is measured against: a gloo group as torch makes it, and one broadcast of everything."""
+
+    def __init__(self, group: GlooGroup) -> None:
+        """Join, beside *group*, with the same members."""
+        assert group.store is not None
+        keys = PrefixStore("flat", group.store)
+        member = gloo.Member(rank=group.rank, world_size=2, timeout=TIMEOUT, prefix="flat")
+        one = gloo.devices("", "127.0.0.1")[:1]
+        self._group = gloo.enter(keys, member, one, Deadline.after(TIMEOUT))
+
+    def broadcast(self, flat: torch.Tensor) -> None:
+        """Broadcast from rank 0."""
+        options = BroadcastOptions()
+        options.rootRank = options.rootTensor = 0
+        self._group.broadcast([flat], options).wait()
+
+
 def receiver(port: int, options: argparse.Namespace) -> None:
     """The other process: receive what the sender sends, in the same order."""
     group = GlooGroup.connect("127.0.0.1", port, rank=1, world_size=2, timeout=TIMEOUT)
     group.join(Deadline.after(TIMEOUT))
+    plain = Flat(group)
     manifest = Model(options.mib).manifest()
     flat = torch.zeros(manifest.nbytes, dtype=torch.uint8)
     rings = {bucket: Ring.fitting(manifest.tensors, geometry(bucket, options.buffers)) for bucket in options.buckets}
     for number in range(options.rounds + 1):
         for bucket, ring in rings.items():
             in_step(group, f"flat {number} {bucket}", receiver=True)
-            group.broadcast(flat)
+            plain.broadcast(flat)
             in_step(group, f"pump {number} {bucket}", receiver=True)
             for _ in receive(group, manifest.tensors, geometry(bucket, options.buffers), ring):
                 pass
@@ -139,6 +160,7 @@ def receiver(port: int, options: argparse.Namespace) -> None:
 
 def sender(group: GlooGroup, options: argparse.Namespace) -> list[Result]:
     """This process: time both ways, round by round."""
+    plain = Flat(group)
     source = Model(options.mib)
     manifest = source.manifest_
     flat = torch.ones(manifest.nbytes, dtype=torch.uint8)
@@ -155,7 +177,7 @@ def sender(group: GlooGroup, options: argparse.Namespace) -> list[Result]:
         for bucket, pump in pumps.items():
             in_step(group, f"flat {number} {bucket}", receiver=False)
             began = time.perf_counter()
-            group.broadcast(flat)
+            plain.broadcast(flat)
             flat_time = time.perf_counter() - began
             in_step(group, f"pump {number} {bucket}", receiver=False)
             began = time.perf_counter()

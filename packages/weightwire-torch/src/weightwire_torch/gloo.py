@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -13,12 +15,18 @@ from torch._C._distributed_c10d import Store, TCPStore
 from weightwire.deadlines import Deadline
 from weightwire.errors import ChannelError, WeightwireError
 
+CONNECTIONS = 3
+"""Connections between two members. One leaves both ends waiting for each other in turn (seen on loopback, 2 cores)."""
+
+CHUNK_BYTES = 8 * 1024 * 1024
+"""A broadcast goes in pieces of this size, round robin over the connections; the same on every member."""
+
 Group = dist.ProcessGroupGloo
 Device = dist.ProcessGroupGloo.Device
 
 _LATE = 0.05  # seconds before its deadline from which a failed wait counts as late: gloo's clock is not ours
 _SHORTEST = 0.001  # seconds; torch takes a timeout of zero for "none"
-_UNUSED_TAG = 0x7E57  # of a point-to-point message; the group has none
+_UNUSED_TAGS = range(CONNECTIONS)  # of point-to-point messages, of which the group has none: one a connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +49,9 @@ class Member:
 class Flight:
     """A collective under way."""
 
-    def __init__(self, work: dist.Work, nbytes: int, deadline: Deadline) -> None:
-        """Watch over *work*."""
-        self._work = work
+    def __init__(self, pieces: Sequence[dist.Work], nbytes: int, deadline: Deadline) -> None:
+        """Watch over *pieces*."""
+        self._pieces = pieces
         self._nbytes = nbytes
         self._deadline = deadline
 
@@ -55,7 +63,8 @@ class Flight:
             ChannelError: a peer is gone, or the group was aborted.
         """
         try:
-            self._work.wait(_duration(self._deadline.remaining()))
+            for piece in self._pieces:
+                piece.wait(_duration(self._deadline.remaining()))
         except RuntimeError as error:
             raise _explained(error, f"moving {self._nbytes} bytes over gloo", self._deadline) from error
 
@@ -63,36 +72,36 @@ class Flight:
 class Remains:
     """What a member holds in a group that it leaves."""
 
-    def __init__(self, group: Group | None, device: Device | None, store: Store | None) -> None:
+    def __init__(self, group: Group | None, devices: Sequence[Device], store: Store | None) -> None:
         """Take over; the giver keeps no reference."""
         self._group = group
-        self._device = device
+        self._devices = devices
         self._store = store
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing left to leave."""
-        return self._group is None and self._device is None and self._store is None
+        return self._group is None and not self._devices and self._store is None
 
     def bury(self, member: Member) -> None:
         """Break the connections, then let go. Blocks while torch joins its threads: not for a caller's thread."""
-        if self._group is not None and member.world_size > 1:
+        if self._group is not None:
             _break_connections(self._group, member)
         self._group = None
-        self._device = None
+        self._devices = ()
         self._store = None
 
 
-def device(interface: str, address: str) -> Device:
-    """A gloo device on *interface*, or on the one that has *address* where none is named.
+def devices(interface: str, address: str) -> tuple[Device, ...]:
+    """A gloo device for each connection, on *interface*, or on the one that has *address* where none is named.
 
     Raises:
         ChannelError: there is none.
     """
     try:
         if interface:
-            return dist.ProcessGroupGloo.create_device(interface=interface)
-        return dist.ProcessGroupGloo.create_device(hostname=address)
+            return tuple(Group.create_device(interface=interface) for _ in range(CONNECTIONS))
+        return tuple(Group.create_device(hostname=address) for _ in range(CONNECTIONS))
     except RuntimeError as error:
         raise ChannelError(
             f"gloo can't use {f'the interface {interface!r}' if interface else f'the address {address!r}'}: {error}",
@@ -174,7 +183,7 @@ def absent(keys: Store, ranks: list[int]) -> list[int]:
         raise _lost_store(error) from error
 
 
-def enter(keys: Store, member: Member, device: Device, deadline: Deadline) -> Group:
+def enter(keys: Store, member: Member, devices: Sequence[Device], deadline: Deadline) -> Group:
     """Connect to every other member. Blocks until they do, or the deadline passes.
 
     Raises:
@@ -183,7 +192,8 @@ def enter(keys: Store, member: Member, device: Device, deadline: Deadline) -> Gr
     """
     options = Group._Options()  # type: ignore[attr-defined] # noqa: SLF001 - the only ones that the constructor takes
     options._timeout = _duration(deadline.remaining())  # noqa: SLF001
-    options._devices = [device]  # noqa: SLF001
+    options._devices = list(devices)  # noqa: SLF001
+    options._threads = len(devices)  # noqa: SLF001
     try:
         return Group(keys, member.rank, member.world_size, options)
     except RuntimeError as error:
@@ -202,9 +212,10 @@ def broadcast(group: Group, flat: torch.Tensor, deadline: Deadline) -> Flight:
     options.rootTensor = 0
     options.timeout = _duration(deadline.remaining())
     try:
-        return Flight(_untyped(group).broadcast([flat], options), flat.numel(), deadline)
+        pieces = [_untyped(group).broadcast([chunk], options) for chunk in flat.split(CHUNK_BYTES)]
     except RuntimeError as error:
         raise _explained(error, "beginning a broadcast over gloo", deadline) from error
+    return Flight(pieces, flat.numel(), deadline)
 
 
 def all_reduce(group: Group, tensor: torch.Tensor, deadline: Deadline) -> Flight:
@@ -225,13 +236,14 @@ def _break_connections(group: Group, member: Member) -> None:
 
     gloo has no abort (torch's ``abort()`` and ``shutdown()`` leave a collective in flight where it is; seen with
     2.11 and 2.13). But a wait that runs out of time closes all connections of the group, so one is made to: for a
-    message that nobody sends.
+    message that nobody sends. From a peer that is already gone it fails at once and closes nothing else: so ask all.
     """
-    peer = (member.rank + 1) % member.world_size
-    try:
-        _untyped(group).recv([torch.empty(1, dtype=torch.uint8)], peer, _UNUSED_TAG).wait(_duration(_SHORTEST))
-    except RuntimeError:
-        return  # as meant
+    nothing = torch.empty(1, dtype=torch.uint8)
+    for peer in range(member.world_size):
+        if peer != member.rank:
+            for tag in _UNUSED_TAGS:
+                with contextlib.suppress(RuntimeError):  # as meant
+                    _untyped(group).recv([nothing], peer, tag).wait(_duration(_SHORTEST))
 
 
 def _untyped(group: Group) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from typing import Self
 
 import torch
@@ -31,13 +32,13 @@ _CLOSE_TIME = 5.0  # seconds an orderly close may take
 class GlooGroup:
     """One member of a group. Make it with :meth:`host` or :meth:`connect`, then :meth:`join`."""
 
-    def __init__(self, store: Store, member: gloo.Member, device: gloo.Device) -> None:
+    def __init__(self, store: Store, member: gloo.Member, devices: Sequence[gloo.Device]) -> None:
         """Prepare to join; nothing is sent yet.
 
         Args:
             store: shared by the members.
             member: which of them this one is.
-            device: the network interface and address to use.
+            devices: the network interface and address to use, once for each connection.
         """
         self.rank = member.rank
         self.world_size = member.world_size
@@ -45,7 +46,7 @@ class GlooGroup:
         self.store: Store | None = store
         self.port = int(store.port) if isinstance(store, TCPStore) else 0
         self._member = member
-        self._device: gloo.Device | None = device
+        self._devices = devices
         self._group: gloo.Group | None = None
         self._leaving = threading.Lock()
 
@@ -75,8 +76,8 @@ class GlooGroup:
         """
         member = gloo.Member(rank=0, world_size=world_size, timeout=timeout, prefix=prefix)
         address = address or LOOPBACK
-        device = gloo.device(interface, address)
-        return cls(gloo.hosted_store(address, port, member), member, device)
+        devices = gloo.devices(interface, address)
+        return cls(gloo.hosted_store(address, port, member), member, devices)
 
     @classmethod
     def connect(
@@ -105,8 +106,8 @@ class GlooGroup:
             ChannelError: nothing listens there, or there is no such interface.
         """
         member = gloo.Member(rank=rank, world_size=world_size, timeout=timeout, prefix=prefix)
-        device = gloo.device(interface, address_towards(address))
-        return cls(gloo.reached_store(address, port, member), member, device)
+        devices = gloo.devices(interface, address_towards(address))
+        return cls(gloo.reached_store(address, port, member), member, devices)
 
     def join(self, deadline: Deadline, watch: Watch = all_well) -> None:
         """Enter the group, together with all others.
@@ -117,15 +118,15 @@ class GlooGroup:
             BaseException: what *watch* reports.
         """
         guard = Guard(deadline, watch)
-        store, device = self.store, self._device
-        if store is None or device is None:
+        store, devices = self.store, self._devices
+        if store is None:
             raise ChannelError("The group was closed or aborted.")
         keys = PrefixStore(self._member.prefix, store)
         gloo.announce(keys, self._member)
         if self.rank == 0:
             self._await_members(keys, guard)
         entering = Call(
-            lambda: gloo.enter(keys, self._member, device, deadline),
+            lambda: gloo.enter(keys, self._member, devices, deadline),
             doing="connecting the members of the group to each other",
         )
         while not entering.wait(_TICK):
@@ -188,8 +189,8 @@ class GlooGroup:
 
     def _leave(self) -> Call[None] | None:
         with self._leaving:
-            remains = gloo.Remains(self._group, self._device, self.store)
-            self._group, self._device, self.store = None, None, None
+            remains = gloo.Remains(self._group, self._devices, self.store)
+            self._group, self._devices, self.store = None, (), None
         if remains.empty:
             return None
         return Call(lambda: remains.bury(self._member), doing="leaving the group")

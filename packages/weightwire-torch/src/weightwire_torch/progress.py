@@ -22,6 +22,7 @@ class Meter:
         self._before = 0
         self._total = 0
         self._next = 0.0
+        self._told = -1
 
     def begin(self, sink: ProgressSink | None, *, before: int, total: int) -> None:
         """Begin a window.
@@ -34,6 +35,7 @@ class Meter:
         self._sink = sink
         self._before = before
         self._total = total
+        self._told = -1 if before == 0 else self._told
 
     def report(self, sent: int) -> None:
         """Tell the sink, if it is time or everything was sent. One that raises is logged, and left alone after that.
@@ -42,9 +44,10 @@ class Meter:
             sent: bytes of this window that were sent.
         """
         now, done = time.monotonic(), self._before + sent
-        if self._sink is None or (now < self._next and done < self._total):
+        if self._sink is None or done == self._told or (now < self._next and done < self._total):
             return
         self._next = now + _INTERVAL
+        self._told = done
         try:
             self._sink(Progress(sent=done, total=self._total))
         except Exception:

@@ -85,6 +85,7 @@ class Stream:
         Raises:
             BaseException: what stopped the stream.
         """
+        self._check("sending tensors")
         self._await(self._handed_count - self._ring.slots + 1)
         with self._news:
             self._handed.append((flat, ready))

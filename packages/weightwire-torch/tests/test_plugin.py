@@ -1,0 +1,28 @@
+"""What is registered can be imported, and registering imports nothing heavy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from weightwire import registry
+from weightwire_torch.plugin import weightwire_register
+
+
+def test_registering_imports_no_torch() -> None:
+    program = "import sys, weightwire_torch.plugin; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+
+
+def test_everything_registered_can_be_loaded() -> None:
+    found = registry.Registry()
+    found.registering = "weightwire-torch"
+    weightwire_register(found)
+    assert set(found.weight_sources) == {"module", "checkpoint"}
+    assert found.data_planes["gloo"].backends == ("weightwire",)
+    for source in found.weight_sources.values():
+        assert callable(registry.load(source.claim))
+        assert callable(registry.load(source.factory))
+    for plane in found.data_planes.values():
+        assert callable(registry.load(plane.factory))
+        assert registry.load(plane.usable)() == ""
