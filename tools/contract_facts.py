@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 
 from contract_routes import routes
+from contract_set_ups import set_ups
 from contract_sources import Tree
 from contract_syntax import (
     Json,
@@ -31,7 +32,7 @@ Facts = dict[str, Json]
 
 def facts(tree: Tree) -> Facts:
     """Every fact, by its id, sorted."""
-    readers: list[Callable[[Tree], Facts]] = [routes, _payloads, _backends, _engine, _worker, _core, _packing]
+    readers: list[Callable[[Tree], Facts]] = [routes, _payloads, _backends, _engine, _worker, _core, _packing, set_ups]
     found: Facts = {}
     for reader in readers:
         found |= reader(tree)

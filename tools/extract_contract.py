@@ -18,9 +18,13 @@ import json
 import sys
 from pathlib import Path
 
-from contract_checks import Contract, breaches
+import contract_checks
+import contract_checks_legacy
 from contract_facts import Facts, facts
+from contract_rules import Contract
 from contract_sources import open_tree
+from weightwire.versions import within
+from weightwire_vllm_legacy import plugin as legacy
 
 CONTRACTS = Path(__file__).resolve().parent.parent / "integration_tests" / "contracts"
 
@@ -56,6 +60,13 @@ def _one(what: str, contracts: Path, *, check: bool, write: bool) -> int:
     broken = breaches(Contract(version, found))
     print(f"what we send and believe: {len(broken)} breaches", *(f"  {breach}" for breach in broken), sep="\n")
     return 0
+
+
+def breaches(contract: Contract) -> list[str]:
+    """What the control plane that speaks to that version sends or believes, and does not hold for it."""
+    if within(contract.version, since=legacy.SINCE, before=legacy.BEFORE):
+        return contract_checks_legacy.breaches(contract)
+    return contract_checks.breaches(contract)
 
 
 def _check(version: str, found: Facts, contracts: Path) -> int:

@@ -52,6 +52,9 @@ def version(): ...
 @router.get("/load")
 def load(): ...
 """,
+    "entrypoints/serve/server_info.py": "def variables(): return [key for key in dir(envs)]",
+    "entrypoints/openai/api_server.py": "app.exception_handler(Exception)(answer)",
+    "config/parallel.py": "class ParallelConfig:\n    data_parallel_size: int = 1\n    other: int = 2\n",
     "distributed/weight_transfer/base.py": """
 class WeightTransferUpdateInfo(ABC):
     _: KW_ONLY
@@ -62,6 +65,8 @@ class WeightTransferEngine(ABC):
     @abstractmethod
     def receive_weights(self, update_info): ...
     def parse(self, text): ...
+    def update_weights(self, update_info):
+        torch.accelerator.synchronize()
 """,
     "distributed/weight_transfer/nccl_engine.py": """
 @dataclass(kw_only=True)
@@ -171,6 +176,29 @@ def test_what_the_worker_and_the_core_do_is_read_off_their_code(found):
     assert found["sleep.is_sleeping"] == ["self.asleep"]
     assert found["rendezvous.store_keys"] == ["from/{…}/{…}"]
     assert found["packed.scalars_fail"] is True
+
+
+def test_how_a_server_is_set_up_is_read_off_its_code(found, package):
+    assert found["config.parallel.fields"] == ["data_parallel_size"]
+    assert found["errors.are_told"] is True
+    assert found["server_info.shows_declared_variables"] is True
+    assert found["nccl.counts_replicas"] is False
+    assert found["worker.update.is_all_of_it"] is False
+    assert found["worker.update.waits_for_the_device"] is True
+    server = package / "vllm/entrypoints/openai/api_server.py"
+    server.write_text("app.exception_handler(HTTPException)(answer)")
+    assert facts(Tree(DirectorySources(package)))["errors.are_told"] is False
+
+
+def test_a_two_call_release_is_told_by_its_worker(package):
+    worker = package / "vllm/v1/worker/gpu_worker.py"
+    two_calls = worker.read_text().replace("self._weight_update_active = False", "finalize_layerwise_reload(model)")
+    worker.write_text(two_calls)
+    engine = package / "vllm/distributed/weight_transfer/nccl_engine.py"
+    engine.write_text(engine.read_text() + "rank = config.data_parallel_index\n")
+    read = facts(Tree(DirectorySources(package)))
+    assert read["worker.update.is_all_of_it"] is True
+    assert read["nccl.counts_replicas"] is True
 
 
 def test_a_wheel_is_read_in_place_and_gives_the_same(package, found, tmp_path):

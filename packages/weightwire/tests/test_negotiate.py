@@ -56,6 +56,7 @@ def control(name, since, before, *, identify="a", factory="make"):
 @pytest.fixture
 def registry():
     registry = Registry()
+    registry.registering = "weightwire-vllm"
     registry.add_control_plane(control("vllm", "0.21", "0.34"))
     return registry
 
@@ -103,8 +104,22 @@ def test_a_control_plane_asked_for_by_name_and_wrong_refuses(registry, elsewhere
     registry.add_control_plane(control("legacy", "0.17", "0.21", factory="old"))
     elsewhere.answers["a"] = "0.32.0"
 
-    with pytest.raises(CompatibilityError, match="legacy"):
+    with pytest.raises(CompatibilityError, match="legacy") as caught:
         choose(registry, control_plane="legacy")
+
+    assert "set it to 'vllm'" in caught.value.hint
+
+
+def test_a_newer_release_than_the_only_plane_speaks_to_gets_the_pip_line_of_the_other(elsewhere):
+    registry = Registry()
+    registry.registering = "weightwire-vllm-legacy"
+    registry.add_control_plane(control("legacy", "0.17", "0.21", factory="old"))
+    elsewhere.answers["a"] = "0.32.0"
+
+    with pytest.raises(CompatibilityError) as caught:
+        choose(registry)
+
+    assert caught.value.hint == "pip install weightwire-vllm"
 
 
 def test_what_no_plugin_knows_is_said_to_be_no_engine(registry, elsewhere):

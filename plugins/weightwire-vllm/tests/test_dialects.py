@@ -6,9 +6,10 @@ import json
 import msgspec
 import pytest
 from weightwire.errors import CompatibilityError, ManifestError
-from weightwire.messages import CachePolicy, PauseMode, Window
+from weightwire.messages import Window
 from weightwire_vllm import wire
 from weightwire_vllm.dialect import choose
+from weightwire_vllm.ours import OursOver
 
 STORE = b'"master_address":"10.0.0.7","master_port":4711,"rank_offset":1,"world_size":3'
 PACKING = b'"packed":true,"packed_buffer_size_bytes":1024,"packed_num_buffers":1'
@@ -114,12 +115,12 @@ def test_an_empty_window_is_refused_since_0_33_would_wait_for_ever(version, plan
         choose(version).update(plan, Window(5, 2, 2))
 
 
-@pytest.mark.parametrize("mode", list(PauseMode))
-@pytest.mark.parametrize(("cache", "said"), [(CachePolicy.RESET, "true"), (CachePolicy.KEEP, "false")])
-def test_pause_always_says_both_values(mode, cache, said):
-    post = wire.pause(mode, cache)
-    assert (post.path, post.body, post.params) == ("/pause", None, {"mode": mode.value, "clear_cache": said})
-
-
 def test_a_mark_travels_as_new_version():
     assert wire.mark("weightwire:updating:r1").body == b'{"new_version":"weightwire:updating:r1"}'
+
+
+@pytest.mark.parametrize("version", ["0.22.1", "0.26.0", "0.32.0"])
+def test_over_our_engine_start_and_finish_are_the_dialects_own(version):
+    stock = choose(version)
+    ours = OursOver(stock)
+    assert (ours.name, ours.start(), ours.finish("7")) == (stock.name, stock.start(), stock.finish("7"))

@@ -7,7 +7,7 @@ from weightwire.deadlines import Deadline
 from weightwire.errors import DeadlineExceeded, EngineUnreachable
 from weightwire.http import Http
 from weightwire.options import Options
-from weightwire_vllm.identify import version
+from weightwire.vllm.identify import version
 
 
 def test_a_vllm_tells_its_version(http, vllm, soon):

@@ -8,7 +8,7 @@ from weightwire_vllm import plugin
 
 CODE = """
 import sys, weightwire_vllm.plugin
-heavy = {"torch", "vllm", "weightwire_vllm.control", "weightwire_vllm.probe"} & set(sys.modules)
+heavy = {"torch", "vllm", "weightwire_vllm.control", "weightwire.vllm.probe"} & set(sys.modules)
 assert not heavy, heavy
 """
 

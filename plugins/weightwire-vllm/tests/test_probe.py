@@ -12,7 +12,7 @@ from weightwire.errors import (
 )
 from weightwire.messages import EngineKind
 from weightwire.states import EngineState
-from weightwire_vllm import probe
+from weightwire.vllm import probe
 
 
 @pytest.fixture

@@ -37,7 +37,8 @@ def control_plane(registry: Registry, http: Http, options: Options, deadline: De
         version = versions.get(entry.identify)
         if version is not None and within(version, since=entry.since, before=entry.before):
             return _make(entry, http, version, options)
-    return _beyond_the_table(entries, versions, http, options)
+    known = [(entry, version) for entry in entries if (version := versions.get(entry.identify)) is not None]
+    return _beyond_the_table(registry, known, http, options)
 
 
 def data_plane(registry: Registry, infos: Sequence[EngineInfo], options: Options) -> tuple[str, DataPlane]:
@@ -116,13 +117,12 @@ def _make(entry: ControlPlaneEntry, http: Http, version: str, options: Options) 
 
 
 def _beyond_the_table(
-    entries: Sequence[ControlPlaneEntry], versions: dict[str, str | None], http: Http, options: Options
+    registry: Registry, known: Sequence[tuple[ControlPlaneEntry, str]], http: Http, options: Options
 ) -> ControlPlane:
-    known = [(entry, version) for entry in entries if (version := versions.get(entry.identify)) is not None]
     if not known:
+        engines = sorted({entry.engine for entry in registry.control_planes.values()})
         raise CompatibilityError(
-            f"What answers at {http.url} is no engine that an installed plugin knows "
-            f"({', '.join(sorted({entry.engine for entry in entries}))}).",
+            f"What answers at {http.url} is no engine that an installed plugin knows ({', '.join(engines)}).",
             hint="check the address and the port; `curl URL/version` shows what a vLLM answers",
         ).at(engine=http.url)
     entry, version = known[0]
@@ -132,15 +132,19 @@ def _beyond_the_table(
     raise CompatibilityError(
         f"{entry.engine} {version} is outside the releases that the installed control planes were tested with "
         f"({ranges}).",
-        hint=_advice(entry, version, options),
+        hint=_advice(registry, entry, version),
     ).at(engine=http.url)
 
 
-def _advice(entry: ControlPlaneEntry, version: str, options: Options) -> str:
-    if not options.control_plane and entry.engine == "vllm":
-        for since, before, distribution in _INSTALL_FOR_VLLM:
-            if within(version, since=since, before=before) and release(version) < release(entry.since):
-                return f"pip install {distribution}"
+def _advice(registry: Registry, entry: ControlPlaneEntry, version: str) -> str:
+    """What to do about a release that *entry* does not speak to."""
+    for other in registry.control_planes.values():
+        if other.engine == entry.engine and within(version, since=other.since, before=other.before):
+            return f"leave the option `control_plane` unset, or set it to {other.name!r}, which speaks to this release"
+    installed = {registry.owner("control plane", name) for name in registry.control_planes}
+    for since, before, distribution in _INSTALL_FOR_VLLM if entry.engine == "vllm" else ():
+        if within(version, since=since, before=before) and distribution not in installed:
+            return f"pip install {distribution}"
     if release(version) >= release(entry.before):
         return (
             "pip install --upgrade the plugin, or take the newest known wire form at your own risk with "

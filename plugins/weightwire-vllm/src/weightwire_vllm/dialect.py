@@ -5,38 +5,20 @@ from __future__ import annotations
 from typing import Protocol
 
 from weightwire.errors import CompatibilityError
-from weightwire.messages import ChannelRequest, TransferPlan, Window
 from weightwire.versions import release
+from weightwire.vllm.control import Encoders
+from weightwire.vllm.posts import Post
 
 from weightwire_vllm.dialect_0_21 import Dialect021
 from weightwire_vllm.dialect_0_25 import Dialect025
 from weightwire_vllm.dialect_0_28 import Dialect028
-from weightwire_vllm.wire import Post
 
 
-class Dialect(Protocol):
+class Dialect(Encoders, Protocol):
     """One wire form: pure encoders of the four calls whose bodies differ by release and by engine."""
-
-    @property
-    def name(self) -> str:
-        """The first release that spoke it, such as ``"0.28"``."""
-
-    def init(self, request: ChannelRequest) -> Post:
-        """Tell the workers to join.
-
-        Raises:
-            CompatibilityError: the rendezvous is of a kind that the release can't take.
-        """
 
     def start(self) -> Post:
         """Open an update."""
-
-    def update(self, plan: TransferPlan, window: Window) -> Post:
-        """Receive one window.
-
-        Raises:
-            ManifestError: the window is empty.
-        """
 
     def finish(self, weight_version: str | None) -> Post:
         """Close the update; None leaves the server's version as it is."""

@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import msgspec
 from weightwire.messages import ChannelRequest, TransferPlan, Window
+from weightwire.vllm import posts
+from weightwire.vllm.posts import Post
 
 from weightwire_vllm import wire
-from weightwire_vllm.wire import Post
-
-
-class InitInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """``init_info`` of the nccl engine."""
-
-    master_address: str
-    master_port: int
-    rank_offset: int
-    world_size: int
 
 
 class StartBody(msgspec.Struct, frozen=True):
     """The body of start. It is required, and must be JSON: an empty one is answered with 400."""
 
     is_checkpoint_format: bool = True
-
-
-class UpdateInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """``update_info`` of the nccl engine. ``update_kind`` (0.23, 0.24) is left at its default, dense."""
-
-    names: tuple[str, ...]
-    dtype_names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    packed: bool
-    packed_buffer_size_bytes: int
-    packed_num_buffers: int
 
 
 class Dialect021:
@@ -42,33 +23,15 @@ class Dialect021:
 
     def init(self, request: ChannelRequest) -> Post:
         """Tell the workers to join."""
-        meeting = wire.needs_store(request.rendezvous)
-        return wire.init(
-            InitInfo(
-                master_address=meeting.address,
-                master_port=meeting.port,
-                rank_offset=request.rank_offset,
-                world_size=meeting.world_size,
-            )
-        )
+        return posts.init(posts.store_init(request))
 
     def start(self) -> Post:
         """Open an update."""
         return wire.start(msgspec.json.encode(StartBody()))
 
     def update(self, plan: TransferPlan, window: Window) -> Post:
-        """Receive one window."""
-        rows, geometry = wire.rows(plan, window), plan.geometry
-        return wire.update(
-            UpdateInfo(
-                names=rows.names,
-                dtype_names=rows.dtype_names,
-                shapes=rows.shapes,
-                packed=geometry.packed,
-                packed_buffer_size_bytes=geometry.buffer_bytes,
-                packed_num_buffers=geometry.num_buffers,
-            )
-        )
+        """Receive one window. ``update_kind`` (0.23, 0.24) is left at its default, dense."""
+        return posts.update(posts.packed_rows(plan, window))
 
     def finish(self, weight_version: str | None) -> Post:
         """Close the update; these releases keep no version."""

@@ -2,32 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
 from weightwire.messages import ChannelRequest, TransferPlan, Window
+from weightwire.vllm import posts
+from weightwire.vllm.behaviour import Release, behaviour
+from weightwire.vllm.posts import Post
 
 from weightwire_vllm import wire
-from weightwire_vllm.behaviour import Release, behaviour
-from weightwire_vllm.wire import Post
-
-
-class InitInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """``init_info`` of the nccl engine."""
-
-    master_address: str
-    master_port: int
-    rank_offset: int
-    world_size: int
-
-
-class UpdateInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """``update_info`` of the nccl engine."""
-
-    names: tuple[str, ...]
-    dtype_names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    packed: bool
-    packed_buffer_size_bytes: int
-    packed_num_buffers: int
 
 
 class Dialect025:
@@ -41,15 +21,7 @@ class Dialect025:
 
     def init(self, request: ChannelRequest) -> Post:
         """Tell the workers to join."""
-        meeting = wire.needs_store(request.rendezvous)
-        return wire.init(
-            InitInfo(
-                master_address=meeting.address,
-                master_port=meeting.port,
-                rank_offset=request.rank_offset,
-                world_size=meeting.world_size,
-            )
-        )
+        return posts.init(posts.store_init(request))
 
     def start(self) -> Post:
         """Open an update. A body would be ignored, also one that asks for the kernel format, which is gone."""
@@ -57,17 +29,7 @@ class Dialect025:
 
     def update(self, plan: TransferPlan, window: Window) -> Post:
         """Receive one window."""
-        rows, geometry = wire.rows(plan, window), plan.geometry
-        return wire.update(
-            UpdateInfo(
-                names=rows.names,
-                dtype_names=rows.dtype_names,
-                shapes=rows.shapes,
-                packed=geometry.packed,
-                packed_buffer_size_bytes=geometry.buffer_bytes,
-                packed_num_buffers=geometry.num_buffers,
-            )
-        )
+        return posts.update(posts.packed_rows(plan, window))
 
     def finish(self, weight_version: str | None) -> Post:
         """Close the update, and say which version it brought, where the server keeps one."""

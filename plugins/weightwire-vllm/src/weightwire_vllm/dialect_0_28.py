@@ -6,19 +6,16 @@ from base64 import b64encode
 
 import msgspec
 from weightwire.messages import ChannelRequest, TransferPlan, Window
+from weightwire.vllm import posts
+from weightwire.vllm.behaviour import Release, behaviour
+from weightwire.vllm.posts import Post
 
 from weightwire_vllm import wire
-from weightwire_vllm.behaviour import Release, behaviour
-from weightwire_vllm.wire import Post
 
 
-class StoreInit(msgspec.Struct, frozen=True, kw_only=True):
+class StoreInit(posts.StoreInit, frozen=True, kw_only=True):
     """``init_info`` of the nccl engine where the workers meet at a store."""
 
-    master_address: str
-    master_port: int
-    rank_offset: int
-    world_size: int
     packed: bool
     packed_buffer_size_bytes: int
     packed_num_buffers: int
@@ -35,14 +32,6 @@ class UniqueIdInit(msgspec.Struct, frozen=True, kw_only=True):
     packed_num_buffers: int
 
 
-class UpdateInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """``update_info`` of the nccl engine."""
-
-    names: tuple[str, ...]
-    dtype_names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-
-
 class Dialect028:
     """See :class:`weightwire_vllm.dialect.Dialect`."""
 
@@ -55,8 +44,8 @@ class Dialect028:
     def init(self, request: ChannelRequest) -> Post:
         """Tell the workers to join, over a store unless the rendezvous brings a unique id."""
         if request.rendezvous.unique_id and self._behaviour.takes_unique_id:
-            return wire.init(_by_unique_id(request))
-        return wire.init(_over_a_store(request))
+            return posts.init(_by_unique_id(request))
+        return posts.init(_over_a_store(request))
 
     def start(self) -> Post:
         """Open an update."""
@@ -64,8 +53,7 @@ class Dialect028:
 
     def update(self, plan: TransferPlan, window: Window) -> Post:
         """Receive one window. ``packed`` here would be an unknown key, answered with 500 on a torn model."""
-        rows = wire.rows(plan, window)
-        return wire.update(UpdateInfo(names=rows.names, dtype_names=rows.dtype_names, shapes=rows.shapes))
+        return posts.update(posts.rows(plan, window))
 
     def finish(self, weight_version: str | None) -> Post:
         """Close the update, and say which version it brought."""
@@ -73,7 +61,7 @@ class Dialect028:
 
 
 def _over_a_store(request: ChannelRequest) -> StoreInit:
-    meeting, geometry = wire.needs_store(request.rendezvous), request.geometry
+    meeting, geometry = posts.needs_store(request.rendezvous), request.geometry
     return StoreInit(
         master_address=meeting.address,
         master_port=meeting.port,

@@ -18,7 +18,7 @@ def weightwire_register(registry: Registry) -> None:
             engine="vllm",
             since=SINCE,
             before=BEFORE,
-            identify="weightwire_vllm.identify:version",
+            identify="weightwire.vllm.identify:version",
             factory="weightwire_vllm.control:create",
             serve_args="weightwire_vllm.serve_args:advise",
         )

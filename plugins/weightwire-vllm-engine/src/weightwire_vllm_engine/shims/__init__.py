@@ -23,7 +23,11 @@ _applied: set[str] = set()
 
 def needed(version: str, device_type: str) -> tuple[Shim, ...]:
     """The shims for vLLM *version* on a platform of *device_type* (``"cpu"``, ``"cuda"`` …)."""
-    return tuple(shim for shim in SHIMS if shim.device_type == device_type and within(version, since=shim.since, before=shim.before))
+    return tuple(
+        shim
+        for shim in SHIMS
+        if shim.device_type == device_type and within(version, since=shim.since, before=shim.before)
+    )
 
 
 def apply(version: str) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from weightwire.messages import ITEM_BYTES, EngineKind
-from weightwire_vllm.behaviour import SINCE, STOCK_DTYPES, Behaviour, behaviour, limits
+from weightwire.vllm.behaviour import SINCE, STOCK_DTYPES, Behaviour, behaviour, limits
 
 
 def test_every_line_of_the_table_is_a_field_and_the_other_way_round():
@@ -36,3 +36,15 @@ def test_a_stock_receiver_takes_the_dtypes_that_nccl_can_name():
 def test_our_receiver_takes_everything_everywhere():
     ours = limits((0, 22), EngineKind.OURS)
     assert (ours.num_buffers, ours.packed_scalars, ours.dtypes) == (2, True, ())
+
+
+@pytest.mark.parametrize("kind", list(EngineKind))
+def test_before_0_21_an_update_call_is_a_whole_update_and_holds_whole_modules(kind):
+    assert limits((0, 20, 2), kind).whole_modules
+    assert not limits((0, 21), kind).whole_modules
+
+
+def test_packs_are_raced_for_before_0_18_by_the_stock_receiver_alone():
+    assert not limits((0, 17, 1), EngineKind.STOCK).packed
+    assert limits((0, 18), EngineKind.STOCK).packed
+    assert limits((0, 17, 1), EngineKind.OURS).packed

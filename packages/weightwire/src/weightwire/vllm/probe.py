@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import msgspec
+
 from weightwire.deadlines import Deadline
 from weightwire.engine_wire import BACKEND
 from weightwire.errors import ConfigurationError, DeadlineExceeded, StateError
 from weightwire.messages import EngineInfo, EngineKind
 from weightwire.states import EngineState
 from weightwire.versions import release
-
-from weightwire_vllm import setups
-from weightwire_vllm.asleep import asleep
-from weightwire_vllm.behaviour import Behaviour, behaviour, limits
-from weightwire_vllm.client import Client
-from weightwire_vllm.dialect import choose
-from weightwire_vllm.replies import NOT_FOUND, OK, decode, refused
-from weightwire_vllm.server_info import ServerInfo
+from weightwire.vllm import setups
+from weightwire.vllm.asleep import asleep
+from weightwire.vllm.behaviour import Behaviour, behaviour, limits
+from weightwire.vllm.client import Client
+from weightwire.vllm.replies import NOT_FOUND, OK, decode, refused
+from weightwire.vllm.server_info import ServerInfo
 
 ANSWERS_WITHIN = 30.0
 """Seconds in which a healthy engine answers between two steps, also while a first request compiles."""
@@ -53,8 +52,15 @@ class Found(msgspec.Struct, frozen=True):
     workers: int
 
 
-def probe(client: Client, version: str, deadline: Deadline) -> Found:
+def probe(client: Client, version: str, deadline: Deadline, *, control_plane: str, dialect: str) -> Found:
     """Ask the server everything.
+
+    Args:
+        client: to the server.
+        version: what it says it is.
+        deadline: by which all of it must be answered.
+        control_plane: the registered name of the one that asks.
+        dialect: the wire form it speaks to this release.
 
     Raises:
         ConfigurationError, CompatibilityError: its set-up can't take weights.
@@ -74,8 +80,8 @@ def probe(client: Client, version: str, deadline: Deadline) -> Found:
         url=client.url,
         engine="vllm",
         version=version,
-        dialect=choose(version).name,
-        control_plane="vllm",
+        dialect=dialect,
+        control_plane=control_plane,
         backend=_backend(kind),
         kind=kind,
         world_size=world_size,

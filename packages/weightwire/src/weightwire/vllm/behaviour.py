@@ -7,11 +7,18 @@ contracts of all releases by integration_tests/tests/test_contracts.py.
 from __future__ import annotations
 
 import msgspec
+
 from weightwire.messages import EngineKind, ReceiverLimits
 
 Release = tuple[int, ...]
 
 SINCE: dict[str, Release] = {
+    "tells_errors": (0, 18),
+    "counts_replicas": (0, 18),
+    "safe_packs": (0, 18),
+    "reloads_scalars": (0, 20),
+    "opens_updates": (0, 21),
+    "pauses_together": (0, 21),
     "any_backend_name": (0, 22),
     "failed_update_closes_it": (0, 23),
     "reset_drops_external_caches": (0, 23),
@@ -32,6 +39,15 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     """How one release behaves.
 
     Attributes:
+        tells_errors: * what went wrong in the engine is in the answer; before, a 500 says nothing.
+        counts_replicas: * the nccl engine numbers its workers over all replicas; before, the replicas of a dense model
+            all take the ranks of the first, and wait for each other for ever.
+        safe_packs: * an update waits for the streams that packs are loaded on.
+        reloads_scalars: a module that holds single numbers alone, such as the scales of a KV cache, is reloaded;
+            before, it keeps its old value or fails the update.
+        opens_updates: * an update is opened and closed by calls of their own; before, each update call is all of it.
+        pauses_together: the replicas of a mixture of experts pause together (vllm PR #39366); before, a forward pass
+            may begin on some while others are paused, and wait for them for ever.
         any_backend_name: * the config takes names that vLLM does not know; before, ``nccl`` and ``ipc`` alone.
         failed_update_closes_it: * an update that fails closes the session on the worker; before, it stays open.
         reset_drops_external_caches: * a pause that resets the caches also resets an external KV connector.
@@ -51,6 +67,12 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
         refuses_requests_while_paused: new requests get 503 while paused; before, they wait.
     """
 
+    tells_errors: bool
+    counts_replicas: bool
+    safe_packs: bool
+    reloads_scalars: bool
+    opens_updates: bool
+    pauses_together: bool
     any_backend_name: bool
     failed_update_closes_it: bool
     reset_drops_external_caches: bool
@@ -86,12 +108,14 @@ def behaviour(release: Release) -> Behaviour:
 
 
 def limits(release: Release, kind: EngineKind) -> ReceiverLimits:
-    """What the receiver of *release* can take: vLLM's own, or ours, which keeps to none of its limits."""
-    if kind is EngineKind.OURS:
-        return ReceiverLimits()
+    """What the receiver of *release* can take: vLLM's own, or ours, which keeps to few of its limits."""
     known = behaviour(release)
+    if kind is EngineKind.OURS:
+        return ReceiverLimits(whole_modules=not known.opens_updates)
     return ReceiverLimits(
+        packed=known.safe_packs,
         num_buffers=2 if known.fenced_packs else 1,
         packed_scalars=known.packed_scalars,
+        whole_modules=not known.opens_updates,
         dtypes=STOCK_DTYPES,
     )

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from weightwire.engine_wire import BACKEND
+from weightwire.engine_wire import BACKEND, MARK
 from weightwire.errors import CompatibilityError, ConfigurationError
 from weightwire.messages import EngineKind
 from weightwire.versions import release
-
-from weightwire_vllm.behaviour import behaviour
-from weightwire_vllm.server_info import Config, ServerInfo, WeightTransfer
+from weightwire.vllm.behaviour import behaviour
+from weightwire.vllm.server_info import Config, ServerInfo, WeightTransfer
 
 STOCK_BACKEND = "nccl"
 OLD_NAME = "ipc"
-"""The name our engine takes over where vLLM knows no other than ``nccl`` and ``ipc`` (0.21)."""
+"""The name our engine takes over where vLLM knows no other than ``nccl`` and ``ipc`` (up to 0.21)."""
 
 
 def advice(version: str) -> str:
@@ -34,14 +33,19 @@ def kind(info: ServerInfo, version: str) -> EngineKind:
         )
     if config.backend == STOCK_BACKEND:
         return EngineKind.STOCK
-    announced = bool(info.vllm_env.vllm_weightwire_engine)
-    under_old_name = config.backend == OLD_NAME and announced and not behaviour(release(version)).any_backend_name
-    if config.backend == BACKEND or under_old_name:
+    under_old_name = config.backend == OLD_NAME and not behaviour(release(version)).any_backend_name
+    if config.backend == BACKEND or (under_old_name and info.vllm_env.vllm_weightwire_engine):
         return EngineKind.OURS
+    hint = f"""start it with --weight-transfer-config '{{"backend":"nccl"}}'; {advice(version)}"""
+    if under_old_name:
+        hint = (
+            f"our engine goes by {OLD_NAME!r} there, but does not announce itself ({MARK}): is weightwire-vllm-engine "
+            f"installed in the server's environment? {advice(version)}"
+        )
     raise ConfigurationError(
         f"The server's weight-transfer backend is {config.backend!r}; known are {STOCK_BACKEND!r} (vLLM's own) and "
         f"{BACKEND!r} (with weightwire-vllm-engine installed in the server).",
-        hint=f"""start it with --weight-transfer-config '{{"backend":"nccl"}}'; {advice(version)}""",
+        hint=hint,
     )
 
 
@@ -53,6 +57,7 @@ def refuse_unsafe(info: ServerInfo, version: str) -> None:
         CompatibilityError: this release reloads this model wrong.
     """
     config, parallel = info.vllm_config, info.vllm_config.parallel_config
+    _refuse_replicas(info, version)
     if config.lora_config is not None:
         raise ConfigurationError(
             "The server runs with --enable-lora: its base weights hide behind adapter layers, and an update would "
@@ -78,6 +83,25 @@ def refuse_unsafe(info: ServerInfo, version: str) -> None:
         raise CompatibilityError(
             "The model has Mamba layers, and vLLM before 0.24 reloads those wrong without saying so.",
             hint="serve it with vLLM 0.24 or newer",
+        )
+
+
+def _refuse_replicas(info: ServerInfo, version: str) -> None:
+    """Refuse data-parallel replicas that would hang."""
+    parallel, known = info.vllm_config.parallel_config, behaviour(release(version))
+    if parallel.data_parallel_size == 1:
+        return
+    if parallel.is_moe_model and not known.pauses_together:
+        raise CompatibilityError(
+            f"The server runs a mixture of experts in {parallel.data_parallel_size} replicas, which vLLM before 0.21 "
+            "does not pause together: an update can hang the server.",
+            hint="serve it with vLLM 0.21 or newer, or without --data-parallel-size",
+        )
+    if info.vllm_config.weight_transfer_config == WeightTransfer(STOCK_BACKEND) and not known.counts_replicas:
+        raise CompatibilityError(
+            f"The server runs {parallel.data_parallel_size} replicas, which the nccl engine of vLLM before 0.18 all "
+            "gives the same ranks: they would wait for each other for ever.",
+            hint="serve it with vLLM 0.18 or newer, or without --data-parallel-size",
         )
 
 

@@ -6,9 +6,8 @@ from typing import TypeVar
 
 from weightwire.deadlines import Deadline
 from weightwire.http import Http, Reply
-
-from weightwire_vllm.replies import OK, decode, garbled, refused
-from weightwire_vllm.wire import Post
+from weightwire.vllm.posts import Post
+from weightwire.vllm.replies import OK, decode, garbled, refused
 
 T = TypeVar("T")
 

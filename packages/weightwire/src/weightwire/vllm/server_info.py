@@ -16,13 +16,14 @@ class WeightTransfer(msgspec.Struct, frozen=True):
 
 
 class Parallel(msgspec.Struct, frozen=True):
-    """Parallelism; ``world_size`` counts the workers of one replica (TP × PP)."""
+    """Parallelism; ``world_size`` counts the workers of one replica (TP × PP); the last is not told by all releases."""
 
     world_size: int = 1
     data_parallel_size: int = 1
     data_parallel_external_lb: bool = False
     data_parallel_hybrid_lb: bool = False
     enable_eplb: bool = False
+    is_moe_model: bool | None = None
 
 
 class Model(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 import msgspec
+
 from weightwire.errors import EngineRefused, GarbledReply
 from weightwire.http import Reply
 
@@ -12,6 +13,9 @@ OK, UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 200, 401, 403, 404
 
 ENGINE_DEAD = "EngineCore encountered an issue"
 """What every route that reaches the engine says once its process has died; the web server follows it soon."""
+
+UNTOLD = frozenset({"", "Internal Server Error"})
+"""What a server error says before 0.18, whatever its cause."""
 
 SHORT = 2000
 """Characters of an answer that is quoted although it is not vLLM's, such as a proxy's page."""
@@ -61,6 +65,8 @@ def refused(reply: Reply, call: str, *, hint: str = "") -> EngineRefused:
         hint = "restart the server; its log says what killed the engine. Then push again, all weights"
     elif reply.status in {UNAUTHORIZED, FORBIDDEN}:
         hint = "vLLM guards none of these routes, so a proxy does: set the option `headers`"
+    elif text in UNTOLD:
+        hint = "; ".join(filter(None, ["the server's log says why (before 0.18 its answers don't)", hint]))
     error = EngineRefused(message, hint=hint, server_text=text)
     error.status = reply.status
     return error

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from weightwire_vllm.asleep import asleep
+from weightwire.vllm.asleep import asleep
 
 GAUGE = 'vllm:engine_sleep_state{engine="%s",model_name="m",sleep_state="%s"} %s\n'
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+
 from weightwire.deadlines import Deadline
 from weightwire.http import Http
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from weightwire.deadlines import Deadline
 from weightwire.errors import EngineRefused
-
-from weightwire_vllm.client import Client
-from weightwire_vllm.wire import CHECK_HEALTH
+from weightwire.vllm.client import Client
+from weightwire.vllm.posts import CHECK_HEALTH
 
 SERVER_ERROR = 500
 

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 from weightwire.http import Reply
-from weightwire_vllm.replies import SHORT, decode, refused, server_text
+from weightwire.vllm.replies import SHORT, decode, refused, server_text
 
 WORKER = "Call to collective_rpc method failed: Worker failed with error 'no such name'"
 
@@ -55,3 +55,10 @@ def test_a_success_of_another_shape_is_garbled():
         decode(Reply(200, b'"hello"'), dict[str, object], call="POST http://h/pause")
     assert type(caught.value).__name__ == "GarbledReply"
     assert caught.value.server_text == '"hello"'
+
+
+@pytest.mark.parametrize("body", [b"Internal Server Error", b""])
+def test_a_server_that_does_not_say_why_is_sent_to_its_log(body):
+    error = refused(Reply(500, body), "POST http://h/update_weights", hint="and this")
+    assert "log says why" in error.hint
+    assert error.hint.endswith("and this")
