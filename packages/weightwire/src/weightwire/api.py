@@ -9,7 +9,8 @@ from pathlib import Path
 from weightwire import discovery, negotiate, settings
 from weightwire.backend import SenderBackend
 from weightwire.deadlines import Deadline
-from weightwire.engines import Engine, Engines
+from weightwire.engine import Engine
+from weightwire.engines import Engines
 from weightwire.errors import ConfigurationError, WeightwireError
 from weightwire.follower import FollowerBackend
 from weightwire.http import Http

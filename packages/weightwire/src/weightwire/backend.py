@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from weightwire import plan as planning
 from weightwire.calls import Call
 from weightwire.deadlines import Deadline
-from weightwire.engines import UPDATING_MARK, Engine, Engines
-from weightwire.errors import ControlError, SourceFailed, StateError, UpdateFailed
+from weightwire.engine import Engine
+from weightwire.engines import Engines
+from weightwire.errors import ControlError, SourceFailed, StateError, WeightwireError
 from weightwire.fanout import first_failure, wait_for_all
-from weightwire.gathering import gather_and_drop, groups_from
+from weightwire.gathering import Gate, open_gate
 from weightwire.hookspecs import hookimpl
 from weightwire.messages import (
     CachePolicy,
@@ -19,8 +20,6 @@ from weightwire.messages import (
     ChannelRequest,
     ChannelSpec,
     EngineInfo,
-    Manifest,
-    PackGeometry,
     PauseMode,
     Receipt,
     Rendezvous,
@@ -33,6 +32,7 @@ from weightwire.messages import (
 from weightwire.options import Options
 from weightwire.planes import DataPlane, ProgressSink, ReportsProgress, WeightSource
 from weightwire.states import EngineState
+from weightwire.tensors import Manifest, PackGeometry
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,13 @@ PlaneChooser = Callable[[Sequence[EngineInfo]], tuple[str, DataPlane]]
 
 
 class SenderBackend:
-    """Holds the engines and the open data plane of one session."""
+    """Holds the engines and the open data plane of one session.
+
+    Attributes:
+        engines: the engines.
+        progress: told of bytes on their way.
+        gate: passed between two windows.
+    """
 
     def __init__(self, engines: Engines, choose_plane: PlaneChooser, options: Options) -> None:
         """Connect nothing yet.
@@ -52,14 +58,16 @@ class SenderBackend:
         """
         self.engines = engines
         self.progress: ProgressSink | None = None
+        self.gate: Gate = open_gate
         self._choose_plane = choose_plane
         self._options = options
         self._plane: DataPlane | None = None
+        self._under_way = False
 
     @hookimpl
     def weightwire_connect(self, deadline: Deadline) -> Sequence[EngineInfo]:
         """Probe every engine."""
-        return self.engines.all(lambda engine: engine.probe(deadline), "probing the engines", deadline)
+        return self.engines.probe(deadline)
 
     @hookimpl
     def weightwire_open_channel(
@@ -84,78 +92,44 @@ class SenderBackend:
     @hookimpl
     def weightwire_pause(self, mode: PauseMode, cache: CachePolicy, deadline: Deadline) -> bool:
         """Pause every engine."""
-
-        def pause(engine: Engine) -> None:
-            engine.held = True
-            engine.control.pause(mode, cache, deadline)
-
-        self.engines.all(pause, "pausing the engines", deadline)
+        self.engines.all(lambda engine: engine.pause(mode, cache, deadline), "pausing the engines", deadline)
         return True
 
     @hookimpl
     def weightwire_begin_update(self, plan: TransferPlan, deadline: Deadline) -> bool:
         """Mark every engine as updating, then open the update."""
-
-        def begin(engine: Engine) -> None:
-            if plan.mode is RoundMode.DIRECT:
-                engine.control.mark(UPDATING_MARK.format(round=plan.round_id), deadline)
-            engine.touched = plan.mode is RoundMode.DIRECT
-            engine.control.begin(plan, deadline)
-
-        self.engines.all(begin, "opening the update", deadline)
+        self.engines.all(lambda engine: engine.begin(plan, deadline), "opening the update", deadline)
         return True
 
     @hookimpl
     def weightwire_transfer(self, plan: TransferPlan, source: WeightSource, deadline: Deadline) -> TransferStats:
-        """Send window after window; after an error gather the rest, since other ranks do."""
+        """Send window after window; between two of them all ranks agree to go on."""
         total = TransferStats()
         for window in plan.windows:
-            try:
-                total += self._send(plan, window, source, deadline)
-            except Exception:
-                gather_and_drop(source, groups_from(plan.manifest, window.stop))
-                raise
+            if window.index:
+                self.gate(None, deadline)
+            total += self._send(plan, window, source, deadline)
         return total
 
     @hookimpl
     def weightwire_commit_update(self, plan: TransferPlan, stats: TransferStats, deadline: Deadline) -> bool:
         """Finish on every engine."""
         del stats
-
-        def finish(engine: Engine) -> None:
-            engine.touched = True
-            engine.control.finish(plan, deadline)
-            engine.touched = False
-            engine.state = EngineState.WHOLE
-
-        self.engines.all(finish, "committing the update", deadline)
+        self.engines.all(lambda engine: engine.finish(plan, deadline), "committing the update", deadline)
         return True
 
     @hookimpl
     def weightwire_verify_update(self, receipt: Receipt, deadline: Deadline) -> Verification:
         """Read the version back, where the server keeps one."""
-
-        def read_back(engine: Engine) -> str:
-            engine.touched = True
-            held = engine.control.weight_version(deadline)
-            if held not in {None, receipt.version}:
-                raise UpdateFailed(f"The engine says it holds version {held!r}, not {receipt.version!r}.")
-            engine.touched = False
-            return f"{engine.url} says it holds version {held}" if held is not None else ""
-
-        said = self.engines.all(read_back, "reading the versions back", deadline)
+        said = self.engines.all(
+            lambda engine: engine.read_back(receipt.version, deadline), "reading the versions back", deadline
+        )
         return Verification(checked=tuple(filter(None, said)))
 
     @hookimpl
     def weightwire_resume(self, deadline: Deadline) -> bool:
         """Let every whole engine go on; a torn one is never touched."""
-
-        def resume(engine: Engine) -> None:
-            if engine.state is EngineState.WHOLE:
-                engine.control.resume(deadline)
-                engine.held = False
-
-        self.engines.all(resume, "resuming the engines", deadline)
+        self.engines.all(lambda engine: engine.resume(deadline), "resuming the engines", deadline)
         return True
 
     @hookimpl
@@ -163,39 +137,30 @@ class SenderBackend:
         self, plan: TransferPlan, error: BaseException, deadline: Deadline
     ) -> dict[str, EngineState]:
         """Drop the channel unless it is in step, and settle what each engine holds."""
-        if not isinstance(error, SourceFailed):
-            self._drop_plane()
-        self.engines.all(lambda engine: _settle(engine, plan, deadline), "settling the engines", deadline)
+        del error
+        if self._under_way:
+            self.drop_channel()
+        self.engines.quiesce(deadline.at_most(deadline.remaining() / 2))
+        inner = deadline.at_most(0.9 * deadline.remaining())  # so that what an engine did not answer is settled too
+        self.engines.all(lambda engine: engine.settle(plan, inner), "settling the engines", deadline)
         return self.engines.states()
 
     @hookimpl
     def weightwire_recover(self, deadline: Deadline) -> bool:
         """Pause and flush every torn engine."""
-
-        def recover(engine: Engine) -> None:
-            if engine.state is EngineState.WHOLE:
-                return
-            engine.control.pause(PauseMode.KEEP, CachePolicy.RESET, deadline)
-            engine.held = True
-            engine.control.flush(deadline)
-
-        lost = [engine.url for engine in self.engines if engine.state is EngineState.LOST]
-        if lost:
-            raise StateError(f"Lost, and beyond recovery: {', '.join(lost)}.", hint="restart the server, then push")
-        self.engines.all(recover, "recovering the engines", deadline)
+        self.engines.all(lambda engine: engine.mend(deadline), "recovering the engines", deadline)
         return True
 
     @hookimpl
     def weightwire_close_channel(self, deadline: Deadline) -> bool:
-        """Leave the group on both sides."""
-        plane, self._plane = self._plane, None
-        if plane is None:
-            return True
+        """Leave the group on both sides, whichever of them is still in it."""
         try:
-            self.engines.all(lambda engine: engine.control.close_channel(deadline), "closing the channel", deadline)
-        except ControlError:
+            self.engines.all(lambda engine: _leave(engine, deadline), "closing the channel", deadline)
+        except WeightwireError:
             log.warning("The engines could not be told that the channel is closed.", exc_info=True)
-        plane.close(deadline)
+        plane, self._plane = self._plane, None
+        if plane is not None:
+            plane.close(deadline)
         return True
 
     @property
@@ -203,16 +168,18 @@ class SenderBackend:
         """Whether there is a group to send to."""
         return self._plane is not None
 
-    def close(self) -> None:
-        """Drop everything at once. Idempotent."""
-        self._drop_plane()
-        for engine in self.engines:
-            engine.control.close()
-
-    def _drop_plane(self) -> None:
+    def drop_channel(self) -> None:
+        """Leave the group at once, whatever is in flight. Idempotent."""
         plane, self._plane = self._plane, None
+        self._under_way = False
         if plane is not None:
             plane.abort()
+
+    def close(self) -> None:
+        """Drop everything at once. Idempotent."""
+        self.drop_channel()
+        for engine in self.engines.members:
+            engine.control.close()
 
     def _spec(self, engines: Sequence[EngineInfo], manifest: Manifest, geometry: PackGeometry) -> ChannelSpec:
         return ChannelSpec(
@@ -234,7 +201,8 @@ class SenderBackend:
             request = ChannelRequest(
                 rendezvous=rendezvous, rank_offset=offset, geometry=spec.geometry, manifest=spec.manifest
             )
-            calls.append(engine.control.init_channel(request, deadline))
+            engine.joined = True
+            calls.append(self.engines.remember(engine.control.init_channel(request, deadline)))
             offset += info.world_size
         plane.join(deadline, lambda: first_failure(calls))
         wait_for_all(calls, deadline)
@@ -242,30 +210,32 @@ class SenderBackend:
     def _send(self, plan: TransferPlan, window: Window, source: WeightSource, deadline: Deadline) -> TransferStats:
         if self._plane is None:
             raise StateError("There is no open channel to send on.", hint="call session.recover()")
-        calls = [engine.control.update(plan, window, deadline) for engine in self.engines]
+        self._under_way = True
+        calls = [self.engines.remember(engine.control.update(plan, window, deadline)) for engine in self.engines]
         try:
             stats = self._plane.send(plan, window, source, deadline, lambda: first_failure(calls))
         except SourceFailed as failed:
-            _note_refusals(calls, failed, deadline)
+            self._under_way = not _took_the_filler(calls, failed, deadline)
             raise
         wait_for_all(calls, deadline)
+        self._under_way = False
         return stats
 
 
-def _note_refusals(calls: Sequence[Call[None]], failed: SourceFailed, deadline: Deadline) -> None:
-    """Let the receivers of the filler come to an end; what they say of it is only of interest to a reader."""
+def _took_the_filler(calls: Sequence[Call[None]], failed: SourceFailed, deadline: Deadline) -> bool:
+    """Wait for the receivers of the filler. One that did not take all of it leaves the channel out of step."""
     try:
         wait_for_all(calls, deadline)
     except ControlError as error:
         failed.add_note(f"and the engine, of the filler: {error}")
+        return False
+    return True
 
 
-def _settle(engine: Engine, plan: TransferPlan, deadline: Deadline) -> None:
-    if engine.touched:
-        engine.touched = False
-        engine.tear(plan, deadline)
-    elif plan.mode is RoundMode.STAGED:
-        engine.control.abort_update(plan, deadline)
+def _leave(engine: Engine, deadline: Deadline) -> None:
+    if engine.joined:
+        engine.control.close_channel(deadline)
+        engine.joined = False
 
 
 def _mode(engines: Sequence[EngineInfo]) -> RoundMode:

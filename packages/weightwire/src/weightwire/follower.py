@@ -7,15 +7,24 @@ from collections.abc import Sequence
 
 from weightwire.deadlines import Deadline
 from weightwire.errors import SourceFailed
-from weightwire.gathering import gather_and_drop
+from weightwire.gathering import Gate, gather_and_drop, groups_of, open_gate
 from weightwire.hookspecs import hookimpl
-from weightwire.messages import ChannelInfo, EngineInfo, Manifest, PackGeometry, TransferPlan, TransferStats
+from weightwire.messages import ChannelInfo, EngineInfo, TransferPlan, TransferStats
 from weightwire.planes import WeightSource
 from weightwire.states import EngineState
+from weightwire.tensors import Manifest, PackGeometry
 
 
 class FollowerBackend:
-    """Implements the hooks that run on every rank."""
+    """Implements the hooks that run on every rank.
+
+    Attributes:
+        gate: passed between two windows.
+    """
+
+    def __init__(self) -> None:
+        """Let pass."""
+        self.gate: Gate = open_gate
 
     @hookimpl
     def weightwire_open_channel(
@@ -29,11 +38,15 @@ class FollowerBackend:
     @hookimpl
     def weightwire_transfer(self, plan: TransferPlan, source: WeightSource, deadline: Deadline) -> TransferStats:
         """Gather every group, in step with the sender."""
-        del deadline
         began = time.perf_counter()
-        error = gather_and_drop(source, range(len(plan.manifest.groups)))
+        error: Exception | None = None
+        for window in plan.windows:
+            if window.index:
+                self.gate(error, deadline)
+            failed = gather_and_drop(source, groups_of(plan.manifest, window))
+            error = error or failed
         if error is not None:
-            raise SourceFailed(f"The weight source raised on this rank: {error}") from error
+            raise SourceFailed(f"The weight source raised on this rank: {type(error).__name__}: {error}") from error
         return TransferStats(gather=time.perf_counter() - began)
 
     @hookimpl

@@ -1,11 +1,28 @@
-"""Gathering without sending: what a rank does when its tensors are not wanted, but its peers wait in collectives."""
+"""Gathering in step: each group once and in order, on every rank, also when its tensors are not wanted any more."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from weightwire.messages import Manifest
-from weightwire.planes import WeightSource
+from weightwire.deadlines import Deadline
+from weightwire.errors import PluginError
+from weightwire.messages import Window
+from weightwire.planes import RankGroup, WeightSource
+from weightwire.tensors import Manifest
+
+Gate = Callable[[Exception | None, Deadline], None]
+"""Passed between two windows, with what went wrong on this rank so far; raises on every rank if one can't go on."""
+
+
+def open_gate(error: Exception | None, deadline: Deadline) -> None:
+    """Let pass: the gate of a trainer that is one process."""
+    del error, deadline
+
+
+def groups_of(manifest: Manifest, window: Window) -> range:
+    """The groups that begin in *window*; it holds whole ones."""
+    begins = [index for index, (start, _) in enumerate(manifest.groups) if window.start <= start < window.stop]
+    return range(begins[0], begins[-1] + 1) if begins else range(0)
 
 
 def gather_and_drop(source: WeightSource, groups: Iterable[int]) -> Exception | None:
@@ -23,7 +40,37 @@ def gather_and_drop(source: WeightSource, groups: Iterable[int]) -> Exception | 
     return first
 
 
-def groups_from(manifest: Manifest, start: int) -> range:
-    """The groups that begin at tensor *start* or later."""
-    first = next((i for i, (begin, _) in enumerate(manifest.groups) if begin >= start), len(manifest.groups))
-    return range(first, len(manifest.groups))
+class InStep:
+    """A weight source that keeps count for one round, so that what was left out can be made up for.
+
+    Other ranks wait in the collectives of a group that this rank does not gather, whatever its reason.
+    """
+
+    def __init__(self, source: WeightSource) -> None:
+        """Gather nothing yet."""
+        self._source = source
+        self._next = 0
+
+    @property
+    def ranks(self) -> RankGroup:
+        """The source's."""
+        return self._source.ranks
+
+    def manifest(self) -> Manifest:
+        """The source's."""
+        return self._source.manifest()
+
+    def gather(self, group: int) -> Sequence[object]:
+        """Gather the next group.
+
+        Raises:
+            PluginError: it is another one's turn; a data plane is at fault.
+        """
+        if group != self._next:
+            raise PluginError(f"Group {group} was asked for, and it is the turn of group {self._next}.")
+        self._next += 1
+        return self._source.gather(group)
+
+    def catch_up(self, window: Window) -> None:
+        """Gather and drop what is left of *window*."""
+        gather_and_drop(self, range(self._next, groups_of(self.manifest(), window).stop))

@@ -4,21 +4,49 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
 from weightwire.deadlines import Deadline
 from weightwire.errors import WeightwireError
 from weightwire.lifecycle import Lifecycle
-from weightwire.messages import Receipt, RoundMode, TransferPlan, TransferStats
+from weightwire.messages import CachePolicy, PauseMode, Receipt, RoundMode, TransferPlan, TransferStats
 from weightwire.planes import WeightSource
 
-Tell = Callable[[str, float, str], None]
-"""Told of a phase that ended: its name, its seconds, and what went wrong in it ("" for nothing)."""
+
+class Tell(Protocol):
+    """Told of a phase that ended."""
+
+    def __call__(self, phase: str, *, seconds: float, error: str) -> None:
+        """Take note of its name, how long it took, and what went wrong in it ("" for nothing)."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a push was asked to do."""
+
+    version: str
+    pause: PauseMode
+    cache: CachePolicy
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A push whose bytes have left.
+
+    Attributes:
+        early: what is known of it at that point.
+        late: wait for the last phases: what the push did, or what it raises. May be called again after an interrupt.
+    """
+
+    early: Receipt
+    late: Callable[[], Receipt]
 
 
 class Round:
     """Runs the phases of one plan on the sender. Makes no decision about failure: whoever runs it does."""
 
-    def __init__(self, lifecycle: Lifecycle, plan: TransferPlan, source: WeightSource, tell: Tell) -> None:
+    def __init__(self, lifecycle: Lifecycle, plan: TransferPlan, *, source: WeightSource, tell: Tell) -> None:
         """Run nothing yet."""
         self.plan = plan
         self.stats = TransferStats()
@@ -78,4 +106,4 @@ class Round:
             raise
         finally:
             self.phases[phase] = time.perf_counter() - began
-            self._tell(phase, self.phases[phase], error)
+            self._tell(phase, seconds=self.phases[phase], error=error)

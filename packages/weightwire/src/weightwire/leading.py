@@ -1,0 +1,125 @@
+"""The sender's part of a session: it speaks to the engines, sends the bytes, and answers for what is left behind."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+
+from weightwire import expected
+from weightwire import plan as planning
+from weightwire.agreement import Steps, Word, bad_news
+from weightwire.backend import SenderBackend
+from weightwire.deadlines import Deadline
+from weightwire.errors import StateError, WeightwireError
+from weightwire.led_round import LedRound, working_time
+from weightwire.messages import EngineInfo, Receipt, TransferPlan
+from weightwire.opening import Opening
+from weightwire.rounds import Ending, Order
+from weightwire.standing import Common
+from weightwire.states import EngineState
+
+log = logging.getLogger(__name__)
+
+
+class Leader:
+    """Opens, leads rounds, recovers."""
+
+    def __init__(self, backend: SenderBackend, common: Common) -> None:
+        """Do nothing yet."""
+        self._backend = backend
+        self._common = common
+        self._opening = Opening(backend, common)
+        self._name = secrets.token_hex(4)
+        self._rounds = itertools.count(1)
+        backend.progress = common.lifecycle.progress
+
+    @property
+    def engines(self) -> tuple[EngineInfo, ...]:
+        """What is known of the engines in the group."""
+        return self._backend.engines.infos()
+
+    def engine_states(self) -> dict[str, EngineState]:
+        """The state each engine is in, by URL."""
+        return self._backend.engines.states()
+
+    def open(self, deadline: Deadline) -> None:
+        """Probe the engines, check what will be sent against what they expect, and open the channel.
+
+        Raises:
+            WeightwireError: what is wrong; nothing was changed in any engine.
+        """
+        steps = self._common.agreement.steps("connect")
+        try:
+            self._opening.connect(deadline)
+            self._opening.channel(self._opening.manifest(), deadline)
+        except BaseException as error:
+            steps.say(bad_news(error))
+            raise
+        steps.say(Word())
+
+    def push(self, order: Order, deadline: Deadline) -> Ending:
+        """Lead a round up to the last byte.
+
+        Raises:
+            UpdateFailed: it failed, and the engines are settled.
+            WeightwireError: it was refused before anything was changed.
+        """
+        number = next(self._rounds)
+        steps = self._common.agreement.steps(f"round-{number}")
+        plan = self._prepared(order, f"{self._name}-{number}", steps=steps, deadline=working_time(deadline))
+        ending = LedRound(self._backend, self._common, plan=plan, steps=steps, deadline=deadline).lead()
+        return Ending(ending.early, lambda: self._learned(plan, ending.late()))
+
+    def recover(self, deadline: Deadline) -> None:
+        """Take lost engines back that answer again, mend torn ones, and open a channel.
+
+        Raises:
+            StateError: an engine is still lost; the others are ready.
+        """
+        self._opening.recover(deadline, readmit=True)
+        self._opening.channel(self._opening.manifest(), deadline)
+        lost = self._backend.engines.lost()
+        if lost:
+            raise StateError(
+                f"Still lost, and left out of the group: {', '.join(lost)}.",
+                hint="restart those servers and recover again; pushes go to the others meanwhile",
+            )
+
+    def close(self, deadline: Deadline) -> None:
+        """Leave nothing behind that is whole and paused, leave the channel, drop every connection. Never raises."""
+        for part in (self._common.lifecycle.resume, self._common.lifecycle.close_channel):
+            try:
+                part(deadline.at_most(deadline.remaining() / 2))
+            except WeightwireError:
+                log.warning("The session did not close in order.", exc_info=True)
+
+    def drop(self) -> None:
+        """Drop every connection at once. Idempotent, never raises."""
+        self._backend.close()
+
+    def _prepared(self, order: Order, round_id: str, *, steps: Steps, deadline: Deadline) -> TransferPlan:
+        """Everything that can be refused before a whole engine is touched."""
+        try:
+            self._opening.look(deadline)
+            manifest = self._opening.manifest()
+            channel = self._opening.channel(manifest, deadline)
+            windows = planning.windows(manifest, channel.geometry, infos=self.engines)
+        except BaseException as error:
+            steps.say(bad_news(error))
+            raise
+        return TransferPlan(
+            round_id=round_id,
+            version=order.version,
+            manifest=manifest,
+            windows=windows,
+            geometry=channel.geometry,
+            mode=channel.mode,
+            pause=order.pause,
+            cache=order.cache,
+        )
+
+    def _learned(self, plan: TransferPlan, receipt: Receipt) -> Receipt:
+        """What was taken once is what is expected from now on, where nothing better is known."""
+        self._opening.expected = self._opening.expected or expected.from_manifest(plan.manifest)
+        return receipt
