@@ -154,6 +154,46 @@ def test_options_come_from_the_flag_then_the_environment_then_the_file(world, ch
     assert (options.timeout, options.port, options.bucket_bytes) == (3.0, 2, 1)
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("WEIGHTWIRE_TIMEOUT", "soon", "the environment variable WEIGHTWIRE_TIMEOUT is wrong"),
+        ("WEIGHTWIRE_TIMEOUTS", "1", "write WEIGHTWIRE_TIMEOUT"),
+        ("WEIGHTWIRE_CONFIG", "nowhere.toml", "which is no file"),
+    ],
+)
+def test_a_wrong_variable_is_named_before_anything_is_called(
+    world, checkpoint, monkeypatch, capsys, *, variable, value, said
+):
+    monkeypatch.setenv(variable, value)
+    assert run(["push", checkpoint, URLS[0]]) == 2
+    assert said in capsys.readouterr().err
+    assert world.log == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--port", "99999"], "0 to 65535"),
+        (["--timeout", "0"], "above 0"),
+        (["--header", "no colon"], "headers"),
+        (["--num-buckets", "0"], "at least 1"),
+    ],
+)
+def test_a_flag_out_of_range_is_refused_as_a_variable_is(world, checkpoint, capsys, words, said):
+    assert run(["push", checkpoint, URLS[0], *words]) == 2
+    assert said in capsys.readouterr().err
+    assert world.log == []
+
+
+@pytest.mark.parametrize("option", ["control-plane", "data-plane", "weight-source"])
+def test_a_plugin_that_is_asked_for_and_not_installed_is_refused_by_name(world, checkpoint, capsys, option):
+    assert run(["push", checkpoint, URLS[0], f"--{option}", "nothing"]) == 2
+    said = capsys.readouterr().err
+    assert "'nothing', which is not installed" in said
+    assert "weightwire plugins" in said
+
+
 def test_push_of_something_that_is_no_directory_is_refused(world, tmp_path, capsys):
     assert run(["push", str(tmp_path / "nowhere"), URLS[0]]) == 2
     assert "is not there" in capsys.readouterr().err

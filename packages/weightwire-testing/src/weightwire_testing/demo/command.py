@@ -28,8 +28,8 @@ class DemoFlags(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     engine: str = "reference"
-    steps: int = 96
-    every: int = 12
+    steps: int = 72
+    every: int = 9
 
 
 @command
