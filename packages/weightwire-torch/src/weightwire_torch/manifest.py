@@ -49,14 +49,23 @@ def meta_of(name: str, tensor: torch.Tensor, *, dtype: str = "") -> TensorMeta:
     Raises:
         ManifestError: it can't be sent; says why, and what to install or to do.
     """
+    refuse_unsendable(name, tensor)
+    cast = dtype and may_become(tensor.dtype, torch_dtype(dtype))
+    return TensorMeta(name, dtype if cast else wire_name(tensor.dtype), tuple(tensor.shape))
+
+
+def refuse_unsendable(name: str, tensor: torch.Tensor) -> None:
+    """Refuse a tensor that is not whole, or not of a kind that travels.
+
+    Raises:
+        ManifestError: says why, and what to install or to do.
+    """
     refusal = next((refusal for refuses, refusal in _REFUSALS if refuses(tensor)), None)
     if refusal is not None:
         why, hint = refusal
         raise ManifestError(
             f"The tensor {name!r} {why} (dtype {wire_name(tensor.dtype)}, shape {tuple(tensor.shape)}).", hint=hint
         )
-    cast = dtype and may_become(tensor.dtype, torch_dtype(dtype))
-    return TensorMeta(name, dtype if cast else wire_name(tensor.dtype), tuple(tensor.shape))
 
 
 def groups_by_layer(names: Sequence[str]) -> tuple[tuple[int, int], ...]:

@@ -1,4 +1,4 @@
-"""The weights of a plain ``torch.nn.Module``."""
+"""The weights of a ``torch.nn.Module``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from weightwire.messages import Manifest
 from weightwire.options import Options
 from weightwire.planes import RankGroup
 
-from weightwire_torch.manifest import manifest_of
-from weightwire_torch.names import WRAPPERS, Rule, normalise_all
+from weightwire_torch.blueprint import Blueprint, Group
 from weightwire_torch.ranks import rank_group
-from weightwire_torch.ties import without_twins
+from weightwire_torch.sharding import Sharding, Unsharded
 
 _PLAIN_CLAIM = 10
 
@@ -22,59 +21,50 @@ def claim_module(model: object) -> int:
     return _PLAIN_CLAIM if isinstance(model, torch.nn.Module) else 0
 
 
-def checkpoint_parameters(model: torch.nn.Module, rules: Sequence[Rule] = WRAPPERS) -> dict[str, str]:
-    """Which parameters ``save_pretrained`` would write, in the model's order.
-
-    Buffers are left out: what a server needs of them it computes itself (rotary frequencies, masks). Of parameters
-    that share storage one is kept (:func:`~weightwire_torch.ties.without_twins`).
-
-    Returns:
-        Checkpoint name to the name in *model*.
-
-    Raises:
-        ManifestError: two names become one.
-    """
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    names = {new: old for old, new in normalise_all(parameters, rules).items()}
-    kept = without_twins((new, parameters[old]) for new, old in names.items())
-    return {new: names[new] for new, _ in kept}
-
-
 class ModuleSource:
-    """Implements :class:`~weightwire.planes.WeightSource`: every tensor is whole, on every rank, and sent as it is."""
+    """Implements :class:`~weightwire.planes.WeightSource` over a module, however its tensors are kept."""
 
-    def __init__(self, model: torch.nn.Module, options: Options, *, dtype: str = "") -> None:
+    def __init__(
+        self, model: torch.nn.Module, options: Options, *, dtype: str = "", sharding: Sharding | None = None
+    ) -> None:
         """Look at nothing yet.
 
         Args:
-            model: the module, bare or in wrappers that change only names.
-            options: the session's; none concerns a plain module.
+            model: the module, in whatever wrappers; adapters in it are merged into what is sent, not into the model.
+            options: the session's; none concerns a module.
             dtype: send floating tensors in this dtype; empty for their own.
+            sharding: how the tensors are made whole; None where they are.
         """
         del options
         self.ranks: RankGroup = rank_group()
         self._model = model
         self._dtype = dtype
-        self._parameters: tuple[str, ...] = ()
+        self._sharding = sharding or Unsharded()
+        self._blueprint: Blueprint | None = None
         self._manifest: Manifest | None = None
 
     def manifest(self) -> Manifest:
-        """Describe the parameters. Made once: names and shapes of a model in training do not change.
+        """Describe the tensors. Made once: names and shapes of a model in training do not change.
 
         Raises:
-            ManifestError: a parameter can't be sent; names it.
+            ManifestError: a tensor can't be sent; names it.
         """
         if self._manifest is None:
-            names = checkpoint_parameters(self._model)
-            rows = [(new, self._model.get_parameter(old)) for new, old in names.items()]
-            self._manifest = manifest_of(rows, dtype=self._dtype)
-            self._parameters = tuple(names.values())
+            self._sharding.settle(self._model)
+            self._blueprint = Blueprint.of(self._model, self._sharding.form)
+            self._manifest = self._blueprint.manifest(dtype=self._dtype)
         return self._manifest
 
     def gather(self, group: int) -> Sequence[torch.Tensor]:
-        """The parameters of one group, in place.
+        """Make one group whole, in lock-step with the other ranks.
 
-        They are looked up anew: optimizers and ``load_state_dict(assign=True)`` may have put others there.
+        What a slot holds is looked up anew: optimizers and ``load_state_dict(assign=True)`` may have put others there.
         """
-        start, stop = self.manifest().groups[group]
-        return [self._model.get_parameter(name).detach() for name in self._parameters[start:stop]]
+        groups = self._groups()
+        self._sharding.settle(self._model)
+        tensors = [slot.tensor for slot in groups[group].slots]
+        return groups[group].build(list(self._sharding.whole(tensors, last=group == len(groups) - 1)))
+
+    def _groups(self) -> tuple[Group, ...]:
+        self.manifest()
+        return self._blueprint.groups if self._blueprint is not None else ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 import torch
 
@@ -36,13 +36,29 @@ def without_twins(named: Iterable[tuple[str, torch.Tensor]]) -> list[tuple[str, 
     Returns:
         What is left, in the same order.
     """
-    rows = [(name, tensor, identity(tensor)) for name, tensor in named]
-    keeper: dict[Identity, str] = {}
-    for name, _, key in rows:
-        if key not in keeper or (_is_head(keeper[key]) and not _is_head(name)):
+    rows = list(named)
+    names = kept((name, identity(tensor)) for name, tensor in rows)
+    return [(name, tensor) for name, tensor in rows if name in names]
+
+
+def kept(named: Iterable[tuple[str, Hashable]]) -> set[str]:
+    """Of the names with equal keys keep one: not the output head's, otherwise the first.
+
+    A head of multi-token prediction is kept beside the embedding it is tied to: a draft model loads its own.
+    """
+    keeper: dict[Hashable, str] = {}
+    drafts: set[str] = set()
+    for name, key in named:
+        if _is_draft(name):
+            drafts.add(name)
+        elif key not in keeper or (_is_head(keeper[key]) and not _is_head(name)):
             keeper[key] = name
-    return [(name, tensor) for name, tensor, key in rows if keeper[key] == name]
+    return drafts | set(keeper.values())
 
 
 def _is_head(name: str) -> bool:
     return name.endswith(HEADS)
+
+
+def _is_draft(name: str) -> bool:
+    return "mtp" in name.split(".")
