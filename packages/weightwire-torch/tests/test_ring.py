@@ -31,8 +31,8 @@ def test_equal_packs_use_as_much_memory_as_there_are_slots(size: int, count: int
     assert all(region.after == max(0, i - slots + 1) for i, region in enumerate(regions))
 
 
-def geometry(buffer_bytes: int, num_buffers: int) -> PackGeometry:
-    return PackGeometry(packed=True, buffer_bytes=buffer_bytes, num_buffers=num_buffers)
+def geometry(buffer_bytes: int) -> PackGeometry:
+    return PackGeometry(packed=True, buffer_bytes=buffer_bytes, num_buffers=2)
 
 
 @given(sizes=sizes, slots=slots, buffer_bytes=st.integers(1, 60), data=st.data())
@@ -40,10 +40,10 @@ def test_a_ring_fits_every_window_within_the_largest_tensor_and_its_buckets(
     sizes: list[int], slots: int, buffer_bytes: int, data: st.DataObject
 ) -> None:
     tensors = [TensorMeta(str(i), "uint8", (size,)) for i, size in enumerate(sizes)]
-    ring = Ring.fitting(tensors, geometry(buffer_bytes, slots))
+    ring = Ring.fitting(tensors, geometry(buffer_bytes), slots=slots)
     assert ring.nbytes <= max(sizes) + slots * buffer_bytes
     start = data.draw(st.integers(0, len(sizes)))
-    window = packs(tensors[start:], geometry(buffer_bytes, slots))
+    window = packs(tensors[start:], geometry(buffer_bytes))
     for region, pack in zip(ring.lay_out(window), window, strict=True):
         assert ring.at(region).numel() == pack.nbytes
         assert ring.filler(pack.nbytes).numel() == pack.nbytes
@@ -51,4 +51,4 @@ def test_a_ring_fits_every_window_within_the_largest_tensor_and_its_buckets(
 
 def test_one_large_tensor_is_not_paid_for_by_every_slot() -> None:
     tensors = [TensorMeta("embed", "uint8", (1000,)), *(TensorMeta(str(i), "uint8", (10,)) for i in range(100))]
-    assert Ring.fitting(tensors, geometry(40, 3)).nbytes == 1000 + 2 * 50
+    assert Ring.fitting(tensors, geometry(40), slots=3).nbytes == 1000 + 2 * 50

@@ -25,6 +25,9 @@ def claim_checkpoint(model: object) -> int:
 class CheckpointSource:
     """Implements :class:`~weightwire.planes.WeightSource`: tensors are mapped from the files, a layer at a time."""
 
+    lasting = True
+    """Each mapping lives as long as its tensors."""
+
     def __init__(self, path: str | Path, options: Options) -> None:
         """Read the headers of the files; no tensor.
 

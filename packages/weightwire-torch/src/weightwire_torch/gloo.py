@@ -18,7 +18,7 @@ from weightwire.errors import ChannelError, WeightwireError
 CONNECTIONS = 3
 """Connections between two members. One leaves both ends waiting for each other in turn (seen on loopback, 2 cores)."""
 
-CHUNK_BYTES = 8 * 1024 * 1024
+CHUNK_BYTES = 16 * 1024 * 1024
 """A broadcast goes in pieces of this size, round robin over the connections; the same on every member."""
 
 Group = dist.ProcessGroupGloo
@@ -212,7 +212,7 @@ def broadcast(group: Group, flat: torch.Tensor, deadline: Deadline) -> Flight:
     options.rootTensor = 0
     options.timeout = _duration(deadline.remaining())
     try:
-        pieces = [_untyped(group).broadcast([chunk], options) for chunk in flat.split(CHUNK_BYTES)]
+        pieces = [_untyped(group).broadcast([chunk], options) for chunk in torch.split(flat, CHUNK_BYTES)]
     except RuntimeError as error:
         raise _explained(error, "beginning a broadcast over gloo", deadline) from error
     return Flight(pieces, flat.numel(), deadline)

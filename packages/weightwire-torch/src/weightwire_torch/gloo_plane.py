@@ -11,6 +11,7 @@ from weightwire.errors import ChannelError
 from weightwire.messages import ChannelSpec, Rendezvous, TransferPlan, TransferStats, Window
 from weightwire.planes import ProgressSink, Watch, WeightSource
 
+from weightwire_torch import gloo
 from weightwire_torch.addresses import address_for
 from weightwire_torch.broadcasting import Flight, Guard, Ready, copy_on_host
 from weightwire_torch.gloo_group import GlooGroup
@@ -29,8 +30,8 @@ def usable() -> str:
 class GlooBroadcaster:
     """The pump's transport."""
 
-    depth = 2
-    """gloo works on two collectives at once; the second hides the wake-ups of the first."""
+    depth = gloo.CONNECTIONS
+    """A small pack is one piece, and goes over one of the connections."""
 
     def __init__(self, group: GlooGroup) -> None:
         """Send as rank 0 of *group*."""

@@ -16,12 +16,22 @@ from weightwire_torch.stream import Stream
 class Packer:
     """Takes the tensors of a window in order."""
 
-    def __init__(self, broadcaster: Broadcaster, stream: Stream, packs: Sequence[Pack]) -> None:
-        """Begin with the first tensor of the first pack."""
+    def __init__(
+        self, broadcaster: Broadcaster, stream: Stream, *, packs: Sequence[Pack], lasting: bool = False
+    ) -> None:
+        """Begin with the first tensor of the first pack.
+
+        Args:
+            broadcaster: the transport.
+            stream: where packs are handed over.
+            packs: the window's.
+            lasting: tensors stay as they are until the window was sent, not only while they are added.
+        """
         self.seconds = 0.0
         self._broadcaster = broadcaster
         self._stream = stream
         self._packs = packs
+        self._lasting = lasting
         self._pack = 0
         self._within = 0
         self._room = torch.empty(0, dtype=torch.uint8)
@@ -29,7 +39,7 @@ class Packer:
         self._tensors: list[torch.Tensor] = []
 
     def add(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Take the next tensors. When this returns, they may change.
+        """Take the next tensors. When this returns, they may change, unless they are lasting.
 
         Raises:
             BaseException: what stopped the stream, or what copying raised.
@@ -42,7 +52,7 @@ class Packer:
             else:
                 self._copy(tensor)
         self._flush()
-        if borrowed:
+        if borrowed and not self._lasting:
             self._stream.settle()
 
     def _may_travel_in_place(self, tensor: torch.Tensor) -> bool:

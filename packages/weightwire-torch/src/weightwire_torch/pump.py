@@ -14,7 +14,7 @@ import time
 
 from weightwire.errors import SourceFailed
 from weightwire.messages import TransferStats
-from weightwire.planes import ProgressSink, WeightSource
+from weightwire.planes import LastingTensors, ProgressSink, WeightSource
 
 from weightwire_torch.broadcasting import Broadcaster, Guard
 from weightwire_torch.packer import Packer
@@ -51,7 +51,9 @@ class Pump:
         stream = Stream(self._broadcaster, self._ring, shipment.packs, guard)
         self._meter.begin(progress, before=shipment.before, total=shipment.total)
         stream.on_tick = lambda: self._meter.report(stream.sent_bytes)
-        under_way = _UnderWay(stream, Packer(self._broadcaster, stream, shipment.packs), source)
+        lasting = isinstance(source, LastingTensors) and source.lasting
+        packer = Packer(self._broadcaster, stream, packs=shipment.packs, lasting=lasting)
+        under_way = _UnderWay(stream, packer, source)
         try:
             for group in shipment.groups:
                 under_way.step(group)

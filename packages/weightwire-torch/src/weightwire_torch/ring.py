@@ -16,6 +16,9 @@ from weightwire.messages import PackGeometry, TensorMeta
 
 from weightwire_torch.framing import Pack, largest_pack, packs
 
+SLOTS = 3
+"""Packs under way where nothing else is said: they keep as many connections of a gloo group busy."""
+
 
 class Region(msgspec.Struct, frozen=True):
     """Where a pack lies.
@@ -61,10 +64,10 @@ class Ring:
         Args:
             tensors: the manifest's.
             geometry: how they are packed.
-            slots: how many packs may be under way; 0 for the geometry's ``num_buffers``.
+            slots: how many packs may be under way; 0 for the geometry's ``num_buffers``, and :data:`SLOTS` at least.
             device: where.
         """
-        slots = max(1, slots or geometry.num_buffers)
+        slots = slots or max(SLOTS, geometry.num_buffers)
         largest = largest_pack(tensors, geometry)
         most = max((meta.nbytes for meta in tensors), default=0) + slots * geometry.buffer_bytes
         sizes = [pack.nbytes for pack in packs(tensors, geometry)]

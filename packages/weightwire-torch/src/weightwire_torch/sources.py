@@ -43,6 +43,11 @@ class ModuleSource:
         self._blueprint: Blueprint | None = None
         self._manifest: Manifest | None = None
 
+    @property
+    def lasting(self) -> bool:
+        """Whether gathered tensors last for the round: nobody trains while ``push()`` has the caller's thread."""
+        return isinstance(self._sharding, Unsharded)
+
     def manifest(self) -> Manifest:
         """Describe the tensors. Made once: names and shapes of a model in training do not change.
 

@@ -208,6 +208,18 @@ class WeightSource(Protocol):
         """
 
 
+@runtime_checkable
+class LastingTensors(Protocol):
+    """A weight source that may say that its tensors stay as they are until the round is over.
+
+    Not only until the next gather, that is: then the next gather need not wait for what is sent in place.
+    """
+
+    @property
+    def lasting(self) -> bool:
+        """Whether they do."""
+
+
 class SingleRank:
     """The rank group of a trainer that is one process."""
 
