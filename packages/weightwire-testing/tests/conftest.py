@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import base64
-import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import timedelta
 
 import pytest
 import requests
 import torch
-from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, ProcessGroupGloo, TCPStore
 from weightwire.calls import Call
 from weightwire.deadlines import Deadline
 from weightwire.engine_wire import WIRE_VERSION
@@ -44,41 +41,6 @@ def raw(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 
-class Sender:
-    """Rank 0 of a stock group: hosts the store, and sends."""
-
-    def __init__(self, world_size: int) -> None:
-        listening = socket.create_server(("127.0.0.1", 0))
-        self.port = listening.getsockname()[1]
-        self.world_size = world_size
-        self.store = TCPStore(
-            "127.0.0.1", self.port, is_master=True, timeout=timedelta(seconds=SECONDS), wait_for_workers=False,
-            use_libuv=False, master_listen_fd=listening.detach(),
-        )  # fmt: skip
-        self.unique_id = f"GLOO:127.0.0.1:{self.port}".encode().ljust(128, b"\0")
-        self._group: ProcessGroupGloo | None = None
-
-    def join(self) -> None:
-        options = ProcessGroupGloo._Options()
-        options._timeout = timedelta(seconds=COLLECTIVE_SECONDS)
-        options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-        self._group = ProcessGroupGloo(PrefixStore("gloo", self.store), 0, self.world_size, options)
-
-    def warm_up(self) -> None:
-        assert self._group is not None
-        self._group.allreduce([torch.ones(1)]).wait()
-
-    def send(self, flats: Iterable[torch.Tensor]) -> None:
-        for flat in flats:
-            assert self._group is not None
-            options = BroadcastOptions()
-            options.rootRank = options.rootTensor = 0
-            self._group.broadcast([flat], options).wait()
-
-    def leave(self) -> None:
-        self._group = None
-
-
 class OurSender:
     """Rank 0 of a group of ours: that group's making is not the reference engine's, so neither is it tested here."""
 
@@ -95,6 +57,18 @@ class OurSender:
 
     def leave(self) -> None:
         self.group.close()
+
+
+class Sender(OurSender):
+    """Rank 0 of a stock group: hosts the store that names it, and begins with NCCL's warm-up."""
+
+    def __init__(self, world_size: int) -> None:
+        super().__init__(world_size)
+        self.store = self.group.store
+        self.unique_id = f"GLOO:127.0.0.1:{self.port}".encode().ljust(128, b"\0")
+
+    def warm_up(self) -> None:
+        self.group.all_reduce(torch.ones(1))
 
 
 class Trainer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from weightwire_testing.reference.stock_group import address_in, check_unique_id, read_unique_id
+from weightwire_testing.reference.stock_group import check_unique_id, read_unique_id
 from weightwire_torch.nccl_rendezvous import pickled_unique_id
 
 UID = b"GLOO:127.0.0.1:4711".ljust(128, b"\0")
@@ -52,12 +52,3 @@ def test_an_id_of_another_class_is_refused() -> None:
 def test_an_id_of_another_length_is_refused() -> None:
     with pytest.raises(ValueError, match="128 bytes, not 4"):
         check_unique_id(b"GLOO")
-
-
-def test_the_address_is_in_the_id() -> None:
-    assert address_in(UID) == ("127.0.0.1", 4711)
-
-
-def test_a_real_nccl_id_holds_no_address_for_us() -> None:
-    with pytest.raises(ValueError, match="not a unique id of the gloo stand-in"):
-        address_in(b"\x07" * 128)

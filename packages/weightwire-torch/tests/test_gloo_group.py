@@ -45,6 +45,17 @@ def test_bytes_go_from_rank_0_to_the_others(two: tuple[GlooGroup, GlooGroup]) ->
     assert torch.equal(sent, got)
 
 
+def test_a_sum_goes_over_all_members(two: tuple[GlooGroup, GlooGroup]) -> None:
+    numbers = [torch.tensor([1.0]), torch.tensor([2.5])]
+    adding = Call(lambda: two[1].all_reduce(numbers[1]), doing="adding")
+    two[0].all_reduce(numbers[0])
+    adding.result(Deadline.after(SOON))
+    assert [number.item() for number in numbers] == [3.5, 3.5]
+    two[0].close()
+    with pytest.raises(ChannelError, match="not open"):
+        two[0].all_reduce(numbers[0])
+
+
 def test_the_store_listens_on_loopback_alone(two: tuple[GlooGroup, GlooGroup]) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))  # sends nothing; says which address this machine has besides loopback

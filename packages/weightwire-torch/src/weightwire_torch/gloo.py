@@ -226,7 +226,7 @@ def all_reduce(group: Group, tensor: torch.Tensor, deadline: Deadline) -> Flight
         ChannelError: the group is broken.
     """
     try:
-        return Flight(_untyped(group).allreduce([tensor]), tensor.nbytes, deadline)
+        return Flight([_untyped(group).allreduce([tensor])], tensor.nbytes, deadline)
     except RuntimeError as error:
         raise _explained(error, "beginning a sum over gloo", deadline) from error
 

@@ -81,7 +81,9 @@ class StockEngine:
 
     def shutdown(self) -> None:
         """Leave the group."""
-        self._group = None
+        group, self._group = self._group, None
+        if group is not None:
+            group.close()
 
     def _with_last(self, update: StockUpdate) -> StockUpdate:
         """From 0.33, three empty lists mean those of the update before."""

@@ -1,27 +1,32 @@
 """A worker's side of the stock rendezvous: the key-value store, the unique id in it, and gloo in NCCL's place.
 
 The sender puts a pickled ``ncclUniqueId`` under :data:`KEY` of a ``TCPStore`` (all releases), or gives its bytes in
-the init call (from 0.30). NCCL's id holds the address of rank 0; the stand-in's says ``GLOO:host:port`` and names a
-store, which may be the first one. There the group meets under the prefix ``gloo``, and begins with NCCL's warm-up,
-the sum of one float32. The stock shim in a real server does the same (docs/adr/0003).
+the init call (from 0.30). NCCL's id holds the address of rank 0; the stand-in's (:mod:`weightwire_testing.gloo_id`)
+names a store, which may be the first one. There a gloo group meets, and begins with NCCL's warm-up, the sum of one
+float32. The stock shim in a real server does the same (docs/adr/0003).
 """
 
 from __future__ import annotations
 
 import io
 import pickle
-import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, ProcessGroupGloo, Store, TCPStore
+from torch._C._distributed_c10d import TCPStore
+from weightwire.deadlines import Deadline
+from weightwire.errors import WeightwireError
+from weightwire_torch.gloo_group import GlooGroup
+
+from weightwire_testing import gloo_id
+from weightwire_testing.gloo_id import UNIQUE_ID_BYTES
 
 KEY = "broadcast_from/0/0"
-UNIQUE_ID_BYTES = 128
 _CLASS = ("vllm.distributed.device_communicators.pynccl_wrapper", "ncclUniqueId")
-_STAND_IN = re.compile(rb"GLOO:([^\0]+):(\d+)\0*")
 
 
 class _UniqueId:
@@ -77,59 +82,54 @@ def check_unique_id(raw: bytes) -> bytes:
     return raw
 
 
-def address_in(unique_id: bytes) -> tuple[str, int]:
-    """The address inside the stand-in's id.
-
-    Raises:
-        ValueError: it is another id, such as NCCL's own.
-    """
-    found = _STAND_IN.fullmatch(unique_id)
-    if found is None:
-        raise ValueError(f"not a unique id of the gloo stand-in: {unique_id[:16]!r}...")
-    return found[1].decode("ascii"), int(found[2])
-
-
 class StockGroup:
     """One worker in the group of a sender and its workers. Every wait is bounded by the time-out, unlike NCCL's."""
 
-    def __init__(self, store: Store, rank: int, *, world_size: int, timeout: timedelta) -> None:
-        """Join; returns when every member has come.
-
-        Args:
-            store: where the members meet, prefix included.
-            rank: this worker's; rank 0 is the sender.
-            world_size: members of the group.
-            timeout: of joining, and of each collective.
-        """
-        gloo: Any = ProcessGroupGloo  # torch's stubs leave out what makes a group outside the default one
-        options = gloo._Options()  # noqa: SLF001 - likewise
-        options._timeout = timeout  # noqa: SLF001
-        options._devices = [gloo.create_device(hostname="127.0.0.1")]  # noqa: SLF001
-        self._group = gloo(store, rank, world_size, options)
+    def __init__(self, group: GlooGroup) -> None:
+        """Stand for a group that was joined."""
+        self._group = group
 
     def broadcast(self, flat: Tensor) -> None:
-        """Receive from the sender into *flat*, a one-dimensional uint8 tensor."""
-        options = BroadcastOptions()
-        options.rootRank, options.rootTensor = 0, 0
-        self._group.broadcast([flat], options).wait()
+        """Receive from the sender into *flat*, a one-dimensional uint8 tensor.
+
+        Raises:
+            RuntimeError: the sender is gone, or silent for too long.
+        """
+        with _as_torch_says_it():
+            self._group.broadcast(flat)
 
     def warm_up(self) -> None:
-        """NCCL's first collective: the sum of one float32."""
-        self._group.allreduce([torch.zeros(1)]).wait()
+        """NCCL's first collective: the sum of one float32.
+
+        Raises:
+            RuntimeError: likewise.
+        """
+        with _as_torch_says_it():
+            self._group.all_reduce(torch.zeros(1))
+
+    def close(self) -> None:
+        """Leave."""
+        self._group.close()
 
 
-def _store(address: str, port: int, timeout: timedelta) -> TCPStore:
-    return TCPStore(address, port, is_master=False, timeout=timeout, wait_for_workers=False, use_libuv=False)
+@contextmanager
+def _as_torch_says_it() -> Iterator[None]:
+    """What fails in vLLM's communicator is a RuntimeError."""
+    try:
+        yield
+    except WeightwireError as error:
+        raise RuntimeError(error.message) from error
 
 
-def id_from_store(address: str, port: int, *, timeout: timedelta) -> bytes:
+def id_from_store(address: str, port: int, timeout: timedelta) -> bytes:
     """The unique id that the sender put into its store.
 
     Raises:
         ValueError: what is there is not a unique id.
         torch.distributed.DistError: nobody listens, or nobody wrote the id, in time.
     """
-    return read_unique_id(_store(address, port, timeout).get(KEY))
+    store = TCPStore(address, port, is_master=False, timeout=timeout, wait_for_workers=False, use_libuv=False)
+    return read_unique_id(store.get(KEY))
 
 
 def join(unique_id: bytes, rank: int, *, world_size: int, timeout: timedelta) -> StockGroup:
@@ -137,11 +137,13 @@ def join(unique_id: bytes, rank: int, *, world_size: int, timeout: timedelta) ->
 
     Raises:
         ValueError: it is not the stand-in's.
-        torch.distributed.DistError: nobody listens there in time.
+        RuntimeError: nobody listens there, or not all come in time.
     """
-    address, port = address_in(unique_id)
-    group = StockGroup(
-        PrefixStore("gloo", _store(address, port, timeout)), rank, world_size=world_size, timeout=timeout
-    )
-    group.warm_up()
-    return group
+    address, port = gloo_id.decode(unique_id)
+    seconds = timeout.total_seconds()
+    with _as_torch_says_it():
+        group = GlooGroup.connect(address, port, rank=rank, world_size=world_size, timeout=seconds)
+        group.join(Deadline.after(seconds))
+    joined = StockGroup(group)
+    joined.warm_up()
+    return joined
