@@ -15,6 +15,7 @@ import pytest
 import requests
 import torch
 from safetensors.torch import load_file, save_file
+from weightwire import discovery
 from weightwire.cli.app import run
 from weightwire_testing.model import TinyLlama, save_checkpoint
 from weightwire_testing.reference.settings import Backend, EngineSettings
@@ -26,9 +27,13 @@ Tensors = dict[str, torch.Tensor]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch, tmp_path):
-    """Nothing waits for long, and no file of the developer's is read."""
+    """Nothing waits for long, no file of the developer's is read, and no more is installed than is said here."""
     monkeypatch.setenv("WEIGHTWIRE_TIMEOUT", "20")
+    monkeypatch.setenv("WEIGHTWIRE_PLUGINS", "weightwire-testing,weightwire-torch,weightwire-vllm")
     monkeypatch.chdir(tmp_path)
+    discovery.plugins.cache_clear()
+    yield
+    discovery.plugins.cache_clear()
 
 
 @pytest.fixture
