@@ -17,6 +17,7 @@ import msgspec
 import requests
 from weightwire.deadlines import Deadline
 from weightwire.errors import ConfigurationError, DeadlineExceeded, WeightwireError
+from weightwire.vllm.setups import STOCK_BACKEND, our_name
 
 from weightwire_testing.environments import Environment
 from weightwire_testing.process_group import ProcessGroup
@@ -26,7 +27,6 @@ POLL_SECONDS = 0.2
 STOP_SECONDS = 20.0
 TAIL_BYTES = 4000
 
-BACKENDS = {"ours": "weightwire", "stock": "nccl"}
 PLUGINS = {"ours": "weightwire", "stock": "weightwire_stock_shim"}
 
 
@@ -154,10 +154,14 @@ def command(server: VllmServer, port: int) -> list[str]:
     words = [str(server.environment.python), "-m", "vllm.entrypoints.openai.api_server"]
     words += ["--model", str(server.checkpoint), "--host", "127.0.0.1", "--port", str(port)]
     words += ["--dtype", "float32", "--enforce-eager", "--max-model-len", str(setup.max_model_len)]
-    words += ["--weight-transfer-config", f'{{"backend": "{BACKENDS[setup.engine]}"}}']
+    words += ["--weight-transfer-config", f'{{"backend": "{_backend(server)}"}}']
     words += ["--tensor-parallel-size", str(setup.tp)] if setup.tp > 1 else []
     words += ["--data-parallel-size", str(setup.dp)] if setup.dp > 1 else []
     return words + list(setup.arguments)
+
+
+def _backend(server: VllmServer) -> str:
+    return STOCK_BACKEND if server.setup.engine == "stock" else our_name(server.environment.version)
 
 
 def variables(server: VllmServer, scratch: Path) -> dict[str, str]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 
-from weightwire.engine_wire import BACKEND
 from weightwire.registry import ServeAdvice
 from weightwire.versions import release
 from weightwire.vllm.behaviour import behaviour
-from weightwire.vllm.setups import OLD_NAME, STOCK_BACKEND
+from weightwire.vllm.setups import STOCK_BACKEND, our_name
 
 UNGUARDED = (
     "The weight-transfer routes are never authenticated, not even with --api-key, and whoever reaches them can run "
@@ -32,7 +31,7 @@ def ways(version: str) -> tuple[ServeAdvice, ...]:
     notes += [] if known.tells_errors else [NO_ERRORS]
     return (
         _way("stock", STOCK_BACKEND, (), (*notes, SAME_NCCL)),
-        _way("ours", BACKEND if known.any_backend_name else OLD_NAME, ("weightwire-vllm-engine",), tuple(notes)),
+        _way("ours", our_name(version), ("weightwire-vllm-engine",), tuple(notes)),
     )
 
 

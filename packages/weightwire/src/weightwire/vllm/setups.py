@@ -19,6 +19,11 @@ def advice(version: str) -> str:
     return f"`weightwire serve-args vllm=={version}` prints how to start it"
 
 
+def our_name(version: str) -> str:
+    """The backend that a server of *version* is started with to run our engine."""
+    return BACKEND if behaviour(release(version)).any_backend_name else OLD_NAME
+
+
 def kind(info: ServerInfo, version: str) -> EngineKind:
     """Whether the server runs vLLM's nccl engine or ours.
 
