@@ -57,9 +57,9 @@ def test_a_long_function_is_found_also_inside_another(root: Path) -> None:
     assert module(root, body) == [("a.m:f", "function"), ("a.m:f.g", "function")]
 
 
-def test_six_parameters_are_too_many_and_three_by_position(root: Path) -> None:
+def test_six_parameters_are_too_many_and_four_by_position(root: Path) -> None:
     assert module(root, "def f(a, b, *, c, d, e, g) -> None:\n    '''F.'''\n") == [("a.m:f", "parameters")]
-    assert module(root, "def f(a, b, c) -> None:\n    '''F.'''\n") == [("a.m:f", "positional")]
+    assert module(root, "def f(a, b, c, d) -> None:\n    '''F.'''\n") == [("a.m:f", "positional")]
 
 
 def test_self_a_deadline_and_the_options_do_not_count(root: Path) -> None:
@@ -75,19 +75,19 @@ def test_self_a_deadline_and_the_options_do_not_count(root: Path) -> None:
             '''Make.'''
 
         @staticmethod
-        def three(a, b, c) -> None:
-            '''Three.'''
+        def four(a, b, c, d) -> None:
+            '''Four.'''
     """
-    assert module(root, text) == [("a.m:C.three", "positional")]
+    assert module(root, text) == [("a.m:C.four", "positional")]
 
 
 def test_what_is_private_may_take_its_arguments_by_position(root: Path) -> None:
-    assert module(root, "def _f(a, b, c) -> None: pass\n") == []
-    assert module(root, "class _C:\n    def __init__(self, a, b, c) -> None: pass\n") == []
+    assert module(root, "def _f(a, b, c, d) -> None: pass\n") == []
+    assert module(root, "class _C:\n    def __init__(self, a, b, c, d) -> None: pass\n") == []
 
 
 def test_a_public_constructor_may_not(root: Path) -> None:
-    text = "class C:\n    '''C.'''\n\n    def __init__(self, a, b, c) -> None: pass\n"
+    text = "class C:\n    '''C.'''\n\n    def __init__(self, a, b, c, d) -> None: pass\n"
     assert module(root, text) == [("a.m:C.__init__", "positional"), ("a.m:C.__init__", "docstring")]
 
 
@@ -101,19 +101,19 @@ def test_a_protocol_decides_for_its_implementations_but_not_for_a_name_alone(roo
     class P(Protocol):
         '''P.'''
 
-        def send(self, a, b, c) -> None:
+        def send(self, a, b, c, d) -> None:
             '''Send.'''
 
     class Same:
         '''Same.'''
 
-        def send(self, a, b, c) -> None:
+        def send(self, a, b, c, d) -> None:
             '''Send.'''
 
     class Other:
         '''Other.'''
 
-        def send(self, a, b, x) -> None:
+        def send(self, a, b, x, d) -> None:
             '''Send.'''
     """
     assert module(root, text) == [("a.m:Other.send", "positional")]
@@ -165,7 +165,7 @@ def test_tools_have_caps_but_no_medians(root: Path) -> None:
 
 def test_an_exception_covers_one_rule_of_one_name(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_budget, "EXCEPTIONS", {("a.m:f", "positional"): "the engine calls it so"})
-    assert module(root, "def f(a, b, c):\n    '''F.'''\n") == [("a.m:f", "returns")]
+    assert module(root, "def f(a, b, c, d):\n    '''F.'''\n") == [("a.m:f", "returns")]
 
 
 def test_an_exception_that_nothing_needs_is_a_breach(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
