@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass
 from statistics import median
 
 import torch
-from torch.distributed import BroadcastOptions, PrefixStore
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed import BroadcastOptions
 from weightwire.deadlines import Deadline
 from weightwire.messages import Manifest, PackGeometry, TransferPlan, TransferStats, Window
 from weightwire.planes import RankGroup, SingleRank
@@ -34,7 +35,7 @@ from weightwire_torch.shipment import Shipment
 
 TARGET = 0.90
 MIB = 1024 * 1024
-TIMEOUT = 20.0
+TIMEOUT = 60.0
 
 
 @dataclass(frozen=True)
@@ -63,22 +64,16 @@ class Model:
         """Make them."""
         self.ranks: RankGroup = SingleRank()
         self._named = [(name, torch.ones(shape, dtype=torch.bfloat16)) for name, shape in scaled_shapes(mib)]
+        self._manifest = manifest_of(self._named)
 
     def manifest(self) -> Manifest:
         """Describe them."""
-        return manifest_of(self._named)
+        return self._manifest
 
     def gather(self, group: int) -> Sequence[torch.Tensor]:
         """Return them in place, as a plain module's source does."""
-        start, stop = self.manifest_.groups[group]
+        start, stop = self._manifest.groups[group]
         return [tensor for _, tensor in self._named[start:stop]]
-
-    @property
-    def manifest_(self) -> Manifest:
-        """The manifest, made once."""
-        if not hasattr(self, "_manifest"):
-            self._manifest = self.manifest()
-        return self._manifest
 
 
 def shapes() -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -134,13 +129,13 @@ class Flat:
         keys = PrefixStore("flat", group.store)
         member = gloo.Member(rank=group.rank, world_size=2, timeout=TIMEOUT, prefix="flat")
         one = gloo.devices("", "127.0.0.1")[:1]
-        self._group = gloo.enter(keys, member, one, Deadline.after(TIMEOUT))
+        self._group = gloo.enter(keys, member, devices=one, deadline=Deadline.after(TIMEOUT))
 
     def broadcast(self, flat: torch.Tensor) -> None:
         """Broadcast from rank 0."""
         options = BroadcastOptions()
         options.rootRank = options.rootTensor = 0
-        self._group.broadcast([flat], options).wait()
+        gloo.untyped(self._group).broadcast([flat], options).wait()
 
 
 def receiver(port: int, options: argparse.Namespace) -> None:
@@ -156,7 +151,7 @@ def receiver(port: int, options: argparse.Namespace) -> None:
             in_step(group, f"flat {number} {bucket}", receiver=True)
             plain.broadcast(flat)
             in_step(group, f"pump {number} {bucket}", receiver=True)
-            for _ in receive(group, manifest.tensors, geometry(bucket, options.buffers), ring):
+            for _ in receive(group, manifest.tensors, geometry=geometry(bucket, options.buffers), ring=ring):
                 pass
     in_step(group, "done", receiver=True)
     group.close()
@@ -166,7 +161,7 @@ def sender(group: GlooGroup, options: argparse.Namespace) -> list[Result]:
     """This process: time both ways, round by round."""
     plain = Flat(group)
     source = Model(options.mib)
-    manifest = source.manifest_
+    manifest = source.manifest()
     flat = torch.ones(manifest.nbytes, dtype=torch.uint8)
     times: dict[float, list[tuple[float, float]]] = {bucket: [] for bucket in options.buckets}
     last: dict[float, TransferStats] = {}
@@ -185,11 +180,11 @@ def sender(group: GlooGroup, options: argparse.Namespace) -> list[Result]:
             flat_time = time.perf_counter() - began
             in_step(group, f"pump {number} {bucket}", receiver=False)
             began = time.perf_counter()
-            last[bucket] = send(pump, source, geometry(bucket, options.buffers))
+            last[bucket] = send(pump, source, packs=geometry(bucket, options.buffers))
             if number:  # the first round warms both up
                 times[bucket].append((flat_time, time.perf_counter() - began))
     in_step(group, "done", receiver=False)
-    return [result(bucket, options.buffers, times[bucket], last[bucket]) for bucket in options.buckets]
+    return [result(bucket, options.buffers, times=times[bucket], stats=last[bucket]) for bucket in options.buckets]
 
 
 def sender_ring(manifest: Manifest, packs: PackGeometry) -> Ring:
@@ -197,16 +192,16 @@ def sender_ring(manifest: Manifest, packs: PackGeometry) -> Ring:
     return Ring.fitting(manifest.tensors, packs, slots=GlooBroadcaster.depth + 1)
 
 
-def send(pump: Pump, source: Model, packs: PackGeometry) -> TransferStats:
+def send(pump: Pump, source: Model, *, packs: PackGeometry) -> TransferStats:
     """One round, as the gloo plane sends it."""
-    manifest = source.manifest_
+    manifest = source.manifest()
     window = Window(0, 0, len(manifest.tensors))
     plan = TransferPlan(round_id="bench", version="0", manifest=manifest, windows=(window,), geometry=packs)
     guard = Guard(Deadline.after(TIMEOUT), all_well)
     return pump.send(Shipment.of(plan, window), source, guard=guard)
 
 
-def result(bucket: float, buffers: int, times: Sequence[tuple[float, float]], stats: TransferStats) -> Result:
+def result(bucket: float, buffers: int, *, times: Sequence[tuple[float, float]], stats: TransferStats) -> Result:
     """Sum up the rounds of one bucket size."""
     return Result(
         bucket_mib=bucket,
@@ -239,7 +234,7 @@ def bench(options: argparse.Namespace) -> list[Result]:
 def main() -> int:
     """Print the table, or JSON; 1 when no bucket size reaches the target."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--buckets", type=float, nargs="+", default=[16.0], help="bucket sizes in MiB")
+    parser.add_argument("--buckets", type=float, nargs="+", default=[16.0, 32.0], help="bucket sizes in MiB")
     parser.add_argument("--buffers", type=int, default=2, help="buckets in the ring")
     parser.add_argument("--rounds", type=int, default=15, help="pairs to measure for each size")
     parser.add_argument("--mib", type=int, default=256, help="what to send, in MiB")

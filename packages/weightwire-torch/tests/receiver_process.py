@@ -48,7 +48,8 @@ def obey(order: Order) -> Iterator[tuple[str, str]]:
         group.join(Deadline.after(order.timeout))
         ring = Ring.fitting(order.tensors, order.geometry)
         for start, stop in order.windows:
-            for number, pack in enumerate(receive(group, order.tensors[start:stop], order.geometry, ring)):
+            window = order.tensors[start:stop]
+            for number, pack in enumerate(receive(group, window, geometry=order.geometry, ring=ring)):
                 yield from ((name, digest(tensor)) for name, tensor in pack)
                 if order.fate != "live" and number + 1 >= order.packs:
                     meet(order.fate)

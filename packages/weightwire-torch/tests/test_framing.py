@@ -86,9 +86,9 @@ def test_tensors_come_out_of_their_packs_as_they_went_in(
         buffer = torch.zeros(shift + pack.nbytes, dtype=torch.uint8)[shift:]  # the buffer itself may be misaligned
         sent = [random_tensor(meta) for meta in pack.tensors]
         for index, tensor in enumerate(sent):
-            target = place(buffer, pack, index)
+            target = place(buffer, pack, index=index)
             if target is None:
-                put_misaligned(buffer, pack, index, tensor)
+                put_misaligned(buffer, pack, index=index, tensor=tensor)
             else:
                 target.copy_(tensor)
         joined = b"".join(raw(tensor).numpy().tobytes() for tensor in sent)
@@ -124,8 +124,8 @@ def test_an_odd_number_of_bytes_before_a_wider_dtype_gives_right_values() -> Non
     tensors = [TensorMeta("odd", "bfloat16", (3,)), TensorMeta("wide", "float32", (2,))]
     (pack,) = packs(tensors, packed(1000))
     buffer = torch.zeros(pack.nbytes, dtype=torch.uint8)
-    assert place(buffer, pack, 1) is None
-    put_misaligned(buffer, pack, 1, torch.tensor([1.5, -2.5]))
+    assert place(buffer, pack, index=1) is None
+    put_misaligned(buffer, pack, index=1, tensor=torch.tensor([1.5, -2.5]))
     assert views(buffer, pack)[1].tolist() == [1.5, -2.5]
 
 
@@ -133,5 +133,5 @@ def test_a_misaligned_tensor_is_cast_too() -> None:
     tensors = [TensorMeta("odd", "uint8", (1,)), TensorMeta("wide", "bfloat16", (2,))]
     (pack,) = packs(tensors, packed(1000))
     buffer = torch.zeros(pack.nbytes, dtype=torch.uint8)
-    put_misaligned(buffer, pack, 1, torch.tensor([[1.5, 7.0], [-2.5, 7.0]])[:, 0])
+    put_misaligned(buffer, pack, index=1, tensor=torch.tensor([[1.5, 7.0], [-2.5, 7.0]])[:, 0])
     assert views(buffer, pack)[1].tolist() == [1.5, -2.5]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -201,3 +202,24 @@ def test_hosts_that_nobody_joins_leave_nothing_behind_either() -> None:
     for _ in range(30):
         GlooGroup.host(world_size=2, timeout=SOON).close()
     assert settles(open_files, files)
+
+
+PROGRAM = """
+import torch
+from weightwire.calls import Call
+from weightwire.deadlines import Deadline
+from weightwire_torch.gloo_group import GlooGroup
+first = GlooGroup.host(world_size=2, timeout=30)
+second = GlooGroup.connect("127.0.0.1", first.port, rank=1, world_size=2, timeout=30)
+joining = Call(lambda: second.join(Deadline.after(30)), doing="joining")
+first.join(Deadline.after(30))
+joining.result(Deadline.after(30))
+second.begin(torch.zeros(100, dtype=torch.uint8))
+first.abort()
+second.abort()
+"""
+
+
+def test_a_program_may_end_right_after_an_abort() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], timeout=60, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -17,6 +17,10 @@ RUNS_INTO_GROUPS = 1500
 """A buffer size that makes packs of the small model cross its groups."""
 
 
+LARGE = 24 * 1024 * 1024
+"""Bytes that fit into no socket's buffer."""
+
+
 @pytest.mark.parametrize("case", [(1, True), (1, False), (2, True), (2, False)])
 def test_every_receiver_gets_every_tensor(channel, make_source, layers, digests, case) -> None:
     receivers, packed = case
@@ -96,6 +100,16 @@ def test_a_source_may_reuse_its_memory_for_the_next_group(channel, make_source, 
         opened.send(source)
         assert opened.answers()[0].got == expected
         opened.close()
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_tensors_sent_in_place_arrive_whether_they_last_or_not(channel, make_source, digests, lasting) -> None:
+    source = make_source([(f"layers.{i}.w", torch.full((LARGE,), i, dtype=torch.uint8)) for i in range(3)])
+    source.lasting = lasting
+    opened = channel(source.manifest(), packed=False).open()
+    stats = opened.send(source)
+    assert opened.answers()[0].got == digests(source.named)
+    assert stats.pack == 0.0
 
 
 def fail() -> None:
@@ -195,10 +209,6 @@ def test_what_the_watch_reports_ends_the_round_after_the_gathers(channel, make_s
     assert "ChannelError" in opened.answers()[0].error  # at once, not after its own timeout
     with pytest.raises(ChannelError):
         opened.send(source)
-
-
-LARGE = 24 * 1024 * 1024
-"""Bytes that fit into no socket's buffer."""
 
 
 def test_a_receiver_that_dies_in_mid_stream_ends_the_round_at_once(channel, make_source) -> None:

@@ -21,7 +21,7 @@ def test_without_torch_distributed_a_trainer_is_one_rank() -> None:
 
 def two() -> tuple[StoreRanks, StoreRanks]:
     store = dist.HashStore()
-    return StoreRanks(store, 0, 2), StoreRanks(store, 1, 2)
+    return StoreRanks(store, rank=0, size=2), StoreRanks(store, rank=1, size=2)
 
 
 def test_what_one_rank_publishes_another_reads() -> None:
@@ -68,7 +68,9 @@ def test_the_ranks_of_the_default_group_share_its_store(tmp_path) -> None:
 
 def test_a_store_whose_host_is_gone_is_said() -> None:
     host = dist.TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False)
-    ranks = StoreRanks(dist.TCPStore("127.0.0.1", host.port, 1, is_master=False, wait_for_workers=False), 0, 2)
+    ranks = StoreRanks(
+        dist.TCPStore("127.0.0.1", host.port, 1, is_master=False, wait_for_workers=False), rank=0, size=2
+    )
     del host
     with pytest.raises(ChannelError, match="does not answer"):
         ranks.read("a", Deadline.after(5.0))

@@ -87,7 +87,7 @@ def views(buffer: torch.Tensor, pack: Pack) -> list[torch.Tensor]:
     return [_view(buffer, meta, at) for meta, at in zip(pack.tensors, pack.offsets, strict=True)]
 
 
-def place(buffer: torch.Tensor, pack: Pack, index: int) -> torch.Tensor | None:
+def place(buffer: torch.Tensor, pack: Pack, *, index: int) -> torch.Tensor | None:
     """Where tensor *index* of a pack goes, as a view of its dtype and shape; None where it would be misaligned."""
     meta, at = pack.tensors[index], pack.offsets[index]
     return _view(buffer, meta, at) if _aligned(buffer, meta, at) else None
@@ -98,7 +98,7 @@ def raw(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().view(-1).view(torch.uint8)
 
 
-def put_misaligned(buffer: torch.Tensor, pack: Pack, index: int, tensor: torch.Tensor) -> None:
+def put_misaligned(buffer: torch.Tensor, pack: Pack, *, index: int, tensor: torch.Tensor) -> None:
     """Write *tensor* as tensor *index* of a pack, byte by byte, where :func:`place` is None."""
     meta, at = pack.tensors[index], pack.offsets[index]
     cast = tensor.detach().to(torch_dtype(meta.dtype)).contiguous()

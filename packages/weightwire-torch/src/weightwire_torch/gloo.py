@@ -43,7 +43,7 @@ class Member:
     rank: int
     world_size: int
     timeout: float
-    prefix: str
+    prefix: str = "weightwire"
 
 
 class Flight:
@@ -72,7 +72,7 @@ class Flight:
 class Remains:
     """What a member holds in a group that it leaves."""
 
-    def __init__(self, group: Group | None, devices: Sequence[Device], store: Store | None) -> None:
+    def __init__(self, group: Group | None, *, devices: Sequence[Device], store: Store | None) -> None:
         """Take over; the giver keeps no reference."""
         self._group = group
         self._devices = devices
@@ -183,7 +183,7 @@ def absent(keys: Store, ranks: list[int]) -> list[int]:
         raise _lost_store(error) from error
 
 
-def enter(keys: Store, member: Member, devices: Sequence[Device], deadline: Deadline) -> Group:
+def enter(keys: Store, member: Member, *, devices: Sequence[Device], deadline: Deadline) -> Group:
     """Connect to every other member. Blocks until they do, or the deadline passes.
 
     Raises:
@@ -212,7 +212,7 @@ def broadcast(group: Group, flat: torch.Tensor, deadline: Deadline) -> Flight:
     options.rootTensor = 0
     options.timeout = _duration(deadline.remaining())
     try:
-        pieces = [_untyped(group).broadcast([chunk], options) for chunk in torch.split(flat, CHUNK_BYTES)]
+        pieces = [untyped(group).broadcast([chunk], options) for chunk in torch.split(flat, CHUNK_BYTES)]
     except RuntimeError as error:
         raise _explained(error, "beginning a broadcast over gloo", deadline) from error
     return Flight(pieces, flat.numel(), deadline)
@@ -226,7 +226,7 @@ def all_reduce(group: Group, tensor: torch.Tensor, deadline: Deadline) -> Flight
         ChannelError: the group is broken.
     """
     try:
-        return Flight([_untyped(group).allreduce([tensor])], tensor.nbytes, deadline)
+        return Flight([untyped(group).allreduce([tensor])], tensor.nbytes, deadline)
     except RuntimeError as error:
         raise _explained(error, "beginning a sum over gloo", deadline) from error
 
@@ -243,10 +243,10 @@ def _break_connections(group: Group, member: Member) -> None:
         if peer != member.rank:
             for tag in _UNUSED_TAGS:
                 with contextlib.suppress(RuntimeError):  # as meant
-                    _untyped(group).recv([nothing], peer, tag).wait(_duration(_SHORTEST))
+                    untyped(group).recv([nothing], peer, tag).wait(_duration(_SHORTEST))
 
 
-def _untyped(group: Group) -> Any:
+def untyped(group: Group) -> Any:
     """Torch's stubs leave out the methods of a single backend."""
     return group
 

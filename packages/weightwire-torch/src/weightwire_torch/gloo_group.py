@@ -7,8 +7,10 @@ gloo connects the full mesh: that step can't be interrupted, and does not say wh
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Self
 
@@ -23,10 +25,9 @@ from weightwire_torch import gloo
 from weightwire_torch.addresses import LOOPBACK, address_towards
 from weightwire_torch.broadcasting import Guard, all_well
 
-PREFIX = "weightwire"
-
 _TICK = 0.005  # seconds between two looks at the watch, or at the store, while a member is waited for
 _CLOSE_TIME = 5.0  # seconds an orderly close may take
+_LEAVING: deque[Call[None]] = deque(maxlen=100)  # the last ones that were begun; most have ended long ago
 
 
 class GlooGroup:
@@ -59,7 +60,6 @@ class GlooGroup:
         world_size: int,
         timeout: float,
         interface: str = "",
-        prefix: str = PREFIX,
     ) -> Self:
         """Be rank 0 and listen. Waits for nobody.
 
@@ -69,29 +69,18 @@ class GlooGroup:
             world_size: members, this one included.
             timeout: seconds a collective may take.
             interface: the network interface for the data; empty for the one that has *address*.
-            prefix: of the keys in the store.
 
         Raises:
             ChannelError: the address can't be bound, or there is no such interface.
         """
-        member = gloo.Member(rank=0, world_size=world_size, timeout=timeout, prefix=prefix)
+        member = gloo.Member(rank=0, world_size=world_size, timeout=timeout)
         address = address or LOOPBACK
         devices = gloo.devices(interface, address)
         return cls(gloo.hosted_store(address, port, member), member, devices)
 
     @classmethod
-    def connect(
-        cls,
-        address: str,
-        port: int,
-        *,
-        rank: int,
-        world_size: int,
-        timeout: float,
-        interface: str = "",
-        prefix: str = PREFIX,
-    ) -> Self:
-        """Reach the store of rank 0.
+    def connect(cls, address: str, port: int, *, rank: int, world_size: int, timeout: float) -> Self:
+        """Reach the store of rank 0. The data takes the network interface on the route to it.
 
         Args:
             address: where rank 0 listens.
@@ -99,14 +88,12 @@ class GlooGroup:
             rank: this member's rank, 1 or more.
             world_size: members, all included.
             timeout: seconds to wait for the store, and that a collective may take.
-            interface: the network interface for the data; empty for the one on the route to *address*.
-            prefix: as rank 0 has it.
 
         Raises:
-            ChannelError: nothing listens there, or there is no such interface.
+            ChannelError: nothing listens there.
         """
-        member = gloo.Member(rank=rank, world_size=world_size, timeout=timeout, prefix=prefix)
-        devices = gloo.devices(interface, address_towards(address))
+        member = gloo.Member(rank=rank, world_size=world_size, timeout=timeout)
+        devices = gloo.devices("", address_towards(address))
         return cls(gloo.reached_store(address, port, member), member, devices)
 
     def join(self, deadline: Deadline, watch: Watch = all_well) -> None:
@@ -126,7 +113,7 @@ class GlooGroup:
         if self.rank == 0:
             self._await_members(keys, guard)
         entering = Call(
-            lambda: gloo.enter(keys, self._member, devices, deadline),
+            lambda: gloo.enter(keys, self._member, devices=devices, deadline=deadline),
             doing="connecting the members of the group to each other",
         )
         while not entering.wait(_TICK):
@@ -189,8 +176,21 @@ class GlooGroup:
 
     def _leave(self) -> Call[None] | None:
         with self._leaving:
-            remains = gloo.Remains(self._group, self._devices, self.store)
+            remains = gloo.Remains(self._group, devices=self._devices, store=self.store)
             self._group, self._devices, self.store = None, (), None
         if remains.empty:
             return None
-        return Call(lambda: remains.bury(self._member), doing="leaving the group")
+        leaving = Call(lambda: remains.bury(self._member), doing="leaving the group")
+        _LEAVING.append(leaving)
+        return leaving
+
+
+@atexit.register
+def _see_off() -> None:
+    """Wait for groups that are being left: torch aborts a process whose end cuts off one of its destructors.
+
+    Seen with 2.11 and 2.13, when a program ended right after an abort.
+    """
+    deadline = Deadline.after(_CLOSE_TIME)
+    for leaving in _LEAVING:
+        leaving.wait(deadline.remaining())

@@ -68,9 +68,9 @@ class Packer:
         pack = self._packs[self._pack]
         if self._within == 0:
             self._room = self._stream.room(self._pack)
-        target = place(self._room, pack, self._within)
+        target = place(self._room, pack, index=self._within)
         if target is None:
-            put_misaligned(self._room, pack, self._within, tensor)
+            put_misaligned(self._room, pack, index=self._within, tensor=tensor)
         else:
             self._targets.append(target)
             self._tensors.append(tensor)

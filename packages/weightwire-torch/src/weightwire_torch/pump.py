@@ -48,7 +48,7 @@ class Pump:
             ChannelError, DeadlineExceeded: the group is broken.
             BaseException: what the guard's watch reports; the group is broken.
         """
-        stream = Stream(self._broadcaster, self._ring, shipment.packs, guard)
+        stream = Stream(self._broadcaster, self._ring, packs=shipment.packs, guard=guard)
         self._meter.begin(progress, before=shipment.before, total=shipment.total)
         stream.on_tick = lambda: self._meter.report(stream.sent_bytes)
         lasting = isinstance(source, LastingTensors) and source.lasting

@@ -19,13 +19,13 @@ def rank_group() -> RankGroup:
     if not (dist.is_available() and dist.is_initialized()):
         return SingleRank()
     store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no public way to it
-    return StoreRanks(store, dist.get_rank(), dist.get_world_size())
+    return StoreRanks(store, rank=dist.get_rank(), size=dist.get_world_size())
 
 
 class StoreRanks:
     """Ranks that share a store of torch.distributed."""
 
-    def __init__(self, store: Store, rank: int, size: int) -> None:
+    def __init__(self, store: Store, *, rank: int, size: int) -> None:
         """Share *store*.
 
         Args:

@@ -22,7 +22,7 @@ class Receiving(Protocol):
 
 
 def receive(
-    group: Receiving, tensors: Sequence[TensorMeta], geometry: PackGeometry, ring: Ring
+    group: Receiving, tensors: Sequence[TensorMeta], *, geometry: PackGeometry, ring: Ring
 ) -> Iterator[list[tuple[str, torch.Tensor]]]:
     """Receive *tensors*, pack by pack.
 

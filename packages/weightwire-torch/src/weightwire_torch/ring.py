@@ -37,7 +37,7 @@ class Region(msgspec.Struct, frozen=True):
 class Ring:
     """Memory for packs."""
 
-    def __init__(self, nbytes: int, slots: int, device: torch.device | str = "cpu") -> None:
+    def __init__(self, nbytes: int, slots: int, *, device: torch.device | str = "cpu") -> None:
         """Allocate, and write every page, so that neither a lack of memory nor page faults wait for a round.
 
         Args:
@@ -72,7 +72,7 @@ class Ring:
         most = max((meta.nbytes for meta in tensors), default=0) + slots * geometry.buffer_bytes
         sizes = [pack.nbytes for pack in packs(tensors, geometry)]
         used = max((region.stop for region in lay_out(sizes, slots=slots, capacity=most)), default=0)
-        return cls(max(largest, used), slots, device)
+        return cls(max(largest, used), slots, device=device)
 
     def lay_out(self, window: Sequence[Pack]) -> tuple[Region, ...]:
         """Give each pack of a window its region."""

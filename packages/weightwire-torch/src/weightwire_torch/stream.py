@@ -28,7 +28,7 @@ _LONGEST_RESERVE = 10.0  # seconds
 class Stream:
     """The packs of one window, in order."""
 
-    def __init__(self, broadcaster: Broadcaster, ring: Ring, packs: Sequence[Pack], guard: Guard) -> None:
+    def __init__(self, broadcaster: Broadcaster, ring: Ring, *, packs: Sequence[Pack], guard: Guard) -> None:
         """Start the sender thread.
 
         Args:

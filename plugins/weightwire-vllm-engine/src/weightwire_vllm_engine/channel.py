@@ -75,7 +75,7 @@ class Channel:
         failure: ManifestError | None = None
         tensors = self._init.tensors[update.start : update.stop]
         try:
-            for batch in receive(self._group, tensors, self._geometry, self._ring):
+            for batch in receive(self._group, tensors, geometry=self._geometry, ring=self._ring):
                 failure = failure or _loaded(batch, load)
         except BaseException:
             self._group.abort()

@@ -63,7 +63,7 @@ class _Channel:
 
     def receive(self, tensors: Sequence[TensorMeta]) -> Iterator[list[tuple[str, Tensor]]]:
         """Take the tensors off the wire, pack by pack; they are views that live until the next."""
-        return receive(self, tensors, self.geometry, self._ring)
+        return receive(self, tensors, geometry=self.geometry, ring=self._ring)
 
     def begin(self, flat: Tensor) -> Flight:
         """Begin to receive the next broadcast."""
