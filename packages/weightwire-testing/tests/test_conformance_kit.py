@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 
+import msgspec
 import pytest
 import torch
+from weightwire.calls import Call
 from weightwire.deadlines import Deadline
 from weightwire.errors import ChannelError, ControlError, EngineRefused, SourceFailed
 from weightwire.http import Http
@@ -26,7 +29,8 @@ from weightwire_testing.conformance import (
     run,
 )
 from weightwire_testing.conformance.checks import expect_raises, within
-from weightwire_testing.conformance.receiving import Receive, ReceiverProcess, answers
+from weightwire_testing.conformance.receiver_process import serve
+from weightwire_testing.conformance.receiving import Answer, Leave, Receive, answers, receivers
 from weightwire_torch.gloo_plane import GlooPlane
 from weightwire_vllm.control import VllmControl
 
@@ -158,11 +162,15 @@ class OnGloo(DataPlaneSuite):
         return self.plane()
 
 
+def flip(tensor):
+    return tensor.clone().view(-1).view(torch.uint8).bitwise_xor(1).view(tensor.dtype).view(tensor.shape)
+
+
 class FlipsABit(GlooPlane):
     def send(self, plan, window, source, deadline, watch):
         class Flipped:
             def gather(self, group):
-                return [tensor.clone().view(-1).view(torch.uint8).bitwise_xor_(1) for tensor in source.gather(group)]
+                return [flip(tensor) for tensor in source.gather(group)]
 
         return super().send(plan, window, Flipped(), deadline, watch)
 
@@ -223,7 +231,7 @@ class TriesTwice(VllmControl):
             super().resume(deadline)
 
 
-class KeepsTheWordsToItself(VllmControl):
+class KeepsItToItself(VllmControl):
     def pause(self, mode, cache, deadline):
         try:
             super().pause(mode, cache, deadline)
@@ -242,7 +250,7 @@ class NeverPauses(VllmControl):
         (PausesWhenItLooks, "test_probe_tells_what_the_engine_is_and_changes_nothing", "calls that may change"),
         (TriesTwice, "test_a_cut_connection_is_told_and_nothing_is_sent_twice", "resume was sent again"),
         (
-            KeepsTheWordsToItself,
+            KeepsItToItself,
             "test_a_refusal_is_told_with_its_status_and_the_engines_words",
             "expected EngineRefused",
         ),
@@ -253,6 +261,9 @@ def test_a_broken_control_plane_fails_the_suite(broken, test, says) -> None:
     report = run(type("Broken", (OnVllm,), {"control_class": broken}), test)
     assert outcomes(report) == [Outcome.FAILED]
     assert says in str(report)
+
+
+TRAINED = torch.ones(2, requires_grad=True)
 
 
 class Source:
@@ -289,12 +300,12 @@ def test_a_sound_source_passes() -> None:
         ({"groups": ((0, 1), (1, 1), (1, 2))}, "test_groups_cover_the_tensors_in_order"),
         ({"tensors": (torch.ones(2), torch.ones(4))}, "test_gathered_tensors_are_those_of_the_manifest"),
         ({"tensors": (torch.ones(2), torch.ones(3).half())}, "test_gathered_tensors_are_those_of_the_manifest"),
-        ({"tensors": (torch.ones(2, requires_grad=True), torch.ones(3))}, "test_gathered_tensors_are_those_of_the_manifest"),
+        ({"tensors": (TRAINED, torch.ones(3))}, "test_gathered_tensors_are_those_of_the_manifest"),
         ({"tensors": ([1.0, 1.0], torch.ones(3))}, "test_gathered_tensors_are_those_of_the_manifest"),
         ({"gather": lambda _self, group: [torch.rand(2 + group)]}, "test_rounds_repeat"),
         ({"ranks": None}, "test_it_is_a_weight_source"),
     ],
-)  # fmt: skip
+)
 def test_a_broken_source_fails_the_suite(spoilt, test) -> None:
     failed = [result.test for result in on_source(**spoilt).results if result.outcome is Outcome.FAILED]
     assert test in failed
@@ -304,15 +315,28 @@ def test_a_broken_source_fails_the_suite(spoilt, test) -> None:
 
 
 def test_a_receiver_that_is_told_nonsense_says_so_and_lives() -> None:
-    receiver = ReceiverProcess(GLOO)
-    try:
-        with pytest.raises(AssertionError, match="told to receive before it joined"):
-            answers([receiver.tell(Receive(()))], Deadline.after(60))
-        assert receiver.alive
-    finally:
-        receiver.kill()
+    commands = io.BytesIO(msgspec.json.encode(Receive(())) + b"\n" + msgspec.json.encode(Leave()) + b"\n")
+    said = io.BytesIO()
+    serve(GLOO, commands=commands, answers=said)
+    first, second = (msgspec.json.decode(line, type=Answer) for line in said.getvalue().splitlines())
+    assert "told to receive before it joined" in first.error
+    assert second == Answer()
+
+
+def test_a_receivers_error_fails_whoever_waits_for_its_answer() -> None:
+    failed = Call(lambda: Answer(error="boom"), doing="x")
+    with pytest.raises(AssertionError, match="a receiver failed: boom"):
+        answers([failed], Deadline.after(9))
+
+
+def test_a_receiver_that_was_killed_is_told_nothing_and_replaced() -> None:
+    [first] = receivers(GLOO, 1)
+    first.kill()
     with pytest.raises(EOFError):
-        receiver.tell(Receive(())).result(Deadline.after(9))
+        first.tell(Leave())
+    [second] = receivers(GLOO, 1)
+    assert second is not first
+    assert second.alive
 
 
 def test_a_check_tells_another_error_from_none() -> None:

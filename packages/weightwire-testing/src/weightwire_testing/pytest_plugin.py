@@ -19,7 +19,7 @@ from weightwire_testing.reference.pool import EnginePool
 from weightwire_testing.reference.settings import EngineSettings
 
 if TYPE_CHECKING:
-    from weightwire_testing.conformance.report import Outcome
+    from weightwire_testing.conformance.report import Outcome, Result
     from weightwire_testing.conformance.suite import Suite
 
 MakeEngine = Callable[..., ReferenceEngine]

@@ -27,13 +27,12 @@ from weightwire.planes import DataPlane, ReportsProgress
 from weightwire_testing.conformance import tensors as samples
 from weightwire_testing.conformance.channel import SECONDS, Channel, all_well, spec
 from weightwire_testing.conformance.checks import GRACE, expect, expect_raises, expect_true, within
-from weightwire_testing.conformance.receiving import Leave, ReceiverProcess, answers
+from weightwire_testing.conformance.receiving import answers, receivers
 from weightwire_testing.conformance.suite import Suite, requires
 from weightwire_testing.conformance.tensors import TensorSource
 
 _RECEIVERS = 2
 _BRIEF = 1.0
-_START_SECONDS = 60.0
 _BROKEN = (ChannelError, DeadlineExceeded)
 _MUCH = 48 * 1024 * 1024
 """More bytes than the sockets between sender and receiver hold, so that a send really waits."""
@@ -55,8 +54,6 @@ class DataPlaneSuite(Suite):
         "progress": "it reports progress (planes.ReportsProgress)",
     }
     receiver: ClassVar[str] = ""
-    processes: ClassVar[list[ReceiverProcess]] = []
-    """The receivers; shared by the tests of a class, since starting one takes seconds."""
 
     def make_plane(self) -> DataPlane:
         """A plane, fresh. To be overridden."""
@@ -65,10 +62,7 @@ class DataPlaneSuite(Suite):
     def setup_method(self) -> None:
         """Have receivers at hand; they are used again by later tests."""
         self._channels: list[Channel] = []
-        alive = [one for one in self.processes if one.alive]
-        fresh = [ReceiverProcess(self.receiver) for _ in range(_RECEIVERS - len(alive))]
-        type(self).processes = alive + fresh
-        answers([one.tell(Leave()) for one in fresh], Deadline.after(_START_SECONDS))
+        self._receivers = receivers(self.receiver, _RECEIVERS)
 
     def teardown_method(self) -> None:
         """Close what the test left open."""
@@ -76,17 +70,10 @@ class DataPlaneSuite(Suite):
             channel.plane.abort()
             channel.close()
 
-    @classmethod
-    def teardown_class(cls) -> None:
-        """End the receivers."""
-        for one in cls.processes:
-            one.kill()
-        cls.processes = []
-
     def open(self, sent: dict[str, Tensor], *, packed: bool = False, timeout: float = SECONDS) -> Channel:
         """Open a channel for *sent* with every receiver in it."""
         described = spec(TensorSource(sent), _RECEIVERS, packed=packed, timeout=timeout)
-        self._channels.append(Channel.open(self.make_plane(), described, self.processes))
+        self._channels.append(Channel.open(self.make_plane(), described, self._receivers))
         return self._channels[-1]
 
     # Opening.
@@ -265,7 +252,7 @@ class DataPlaneSuite(Suite):
         sent = samples.odd_shapes(1)
         channel = self.open(sent)
         channel.plane.abort()
-        again = Channel.open(channel.plane, channel.spec, self.processes)
+        again = Channel.open(channel.plane, channel.spec, self._receivers)
         expect(again.round(TensorSource(sent))[0], [samples.digests(sent)] * _RECEIVERS, "what arrived")
 
     def _arrives(self, sent: dict[str, Tensor], *, packed: bool) -> None:

@@ -7,6 +7,8 @@ after the other: starting one takes seconds.
 
 from __future__ import annotations
 
+import atexit
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -94,10 +96,10 @@ class ReceiverProcess:
         """Have it do something; the call ends when it has.
 
         Raises:
-            EOFError: (from the call) the process ended instead.
+            EOFError: the process has ended; from the call, if it ends instead.
         """
-        if self._process.stdin is None:
-            raise EOFError("the receiver has no input")
+        if self._process.stdin is None or not self.alive:
+            raise EOFError("the receiver's process has ended")
         with suppress(BrokenPipeError):
             self._process.stdin.write(msgspec.json.encode(command) + b"\n")
             self._process.stdin.flush()
@@ -117,6 +119,33 @@ class ReceiverProcess:
         if not line:
             raise EOFError("the receiver's process ended")
         return msgspec.json.decode(line, type=Answer)
+
+
+_POOL: dict[str, list[ReceiverProcess]] = {}
+_START_SECONDS = 60.0
+
+
+def receivers(reference: str, count: int) -> list[ReceiverProcess]:
+    """Receivers that have started: those of earlier tests as far as they live, since starting one takes seconds.
+
+    Args:
+        reference: the import string of the receiver's function.
+        count: how many.
+
+    Raises:
+        DeadlineExceeded: one did not start in time.
+    """
+    alive = [one for one in _POOL.get(reference, []) if one.alive]
+    fresh = [ReceiverProcess(reference) for _ in range(count - len(alive))]
+    _POOL[reference] = alive + fresh
+    answers([one.tell(Leave()) for one in fresh], Deadline.after(_START_SECONDS))
+    return _POOL[reference][:count]
+
+
+@atexit.register
+def _end_receivers() -> None:
+    for one in itertools.chain.from_iterable(_POOL.values()):
+        one.kill()
 
 
 def answers(calls: Sequence[Call[Answer]], deadline: Deadline) -> list[Answer]:

@@ -13,7 +13,6 @@ def run(suite: type[Suite], *tests: str) -> Report:
     >>> assert report.passed, report  # doctest: +SKIP
     """
     results = tuple(_one(suite, test) for test in tests or suite.contract())
-    suite.teardown_class()
     return Report(suite.__name__, suite.subject, results)
 
 

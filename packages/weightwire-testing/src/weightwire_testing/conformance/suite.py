@@ -76,7 +76,3 @@ class Suite:
 
     def teardown_method(self) -> None:
         """Called after each test."""
-
-    @classmethod
-    def teardown_class(cls) -> None:
-        """Called after the last test."""
