@@ -108,6 +108,7 @@ class VllmControl(SharedCalls[Dialect]):
         """Tell, and let a refusal pass that says *text*: it finds done what was to be done."""
         try:
             self._tell(post, deadline)
+            self._in_step.confirm(deadline)  # of several workers some may find it done, and their word comes late
         except EngineRefused as error:
             if text not in error.server_text:
                 raise
