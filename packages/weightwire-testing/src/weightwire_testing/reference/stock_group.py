@@ -121,7 +121,7 @@ def _as_torch_says_it() -> Iterator[None]:
         raise RuntimeError(error.message) from error
 
 
-def id_from_store(address: str, port: int, timeout: timedelta) -> bytes:
+def id_from_store(address: str, port: int, *, timeout: timedelta) -> bytes:
     """The unique id that the sender put into its store.
 
     Raises:
