@@ -37,16 +37,16 @@ class Nccl(Protocol):
     def unique_id(self) -> bytes:
         """Make the id of a new communicator."""
 
-    def enter(self, unique_id: bytes, rank: int, world_size: int) -> int:
+    def enter(self, unique_id: bytes, *, rank: int, world_size: int) -> int:
         """Begin to join, and return a handle."""
 
     def state(self, handle: int) -> int:
         """How a communicator stands."""
 
-    def add_up(self, handle: int, pointer: int, stream: int) -> None:
+    def add_up(self, handle: int, pointer: int, *, stream: int) -> None:
         """Begin to sum one float32."""
 
-    def broadcast(self, handle: int, pointer: int, nbytes: int, *, stream: int) -> None:
+    def broadcast(self, handle: int, pointer: int, *, nbytes: int, stream: int) -> None:
         """Begin to broadcast bytes of rank 0."""
 
     def finalize(self, handle: int) -> None:
@@ -87,13 +87,13 @@ class Communicator:
         self._lock = threading.Lock()
 
     @classmethod
-    def enter(cls, nccl: Nccl, unique_id: bytes, rank: int, world_size: int) -> Communicator:
+    def enter(cls, nccl: Nccl, unique_id: bytes, *, rank: int, world_size: int) -> Communicator:
         """Begin to join on the calling thread's CUDA device; :meth:`settle` says when all members have.
 
         Raises:
             ChannelError: it can't even begin.
         """
-        return cls(nccl, nccl.enter(unique_id, rank, world_size))
+        return cls(nccl, nccl.enter(unique_id, rank=rank, world_size=world_size))
 
     def settle(self, guard: Guard, doing: str) -> None:
         """Wait until the last call is done: joined, or its kernel is on its stream. No other call may come before.
@@ -108,16 +108,16 @@ class Communicator:
     def add_up(self, pointer: int, stream: int) -> None:
         """Begin to sum one float32 over all members; :meth:`settle` comes next."""
         with self._lock:
-            self._nccl.add_up(self._open(), pointer, stream)
+            self._nccl.add_up(self._open(), pointer, stream=stream)
 
-    def broadcast(self, pointer: int, nbytes: int, stream: int) -> None:
+    def broadcast(self, pointer: int, nbytes: int, *, stream: int) -> None:
         """Begin to broadcast bytes of rank 0, into or out of *pointer*; :meth:`settle` comes next.
 
         Raises:
             ChannelError: the communicator is broken, or was aborted.
         """
         with self._lock:
-            self._nccl.broadcast(self._open(), pointer, nbytes, stream=stream)
+            self._nccl.broadcast(self._open(), pointer, nbytes=nbytes, stream=stream)
 
     def check(self, doing: str) -> None:
         """Raise if it broke or was aborted, whatever is under way.
@@ -154,7 +154,7 @@ class Communicator:
         with self._lock:
             state = self._nccl.state(self._open())
         if state not in {Result.SUCCESS, Result.IN_PROGRESS}:
-            raise failed(doing, self._nccl.words(state), self._nccl.last_words())
+            raise failed(doing, self._nccl.words(state), last=self._nccl.last_words())
         return state == Result.SUCCESS
 
     def _open(self) -> int:

@@ -1,9 +1,9 @@
 """What is asked of a GPU: a stream for the wire, and marks in streams that can be asked whether they were passed.
 
-Two orders keep the bytes right. What was copied into a slot is there before the wire reads it: there is a mark in the
-caller's stream, and the wire waits for it *on the device*. A slot is written again only after the wire has read it: there
-is a mark in the wire's stream, and the *caller's thread* waits for it. Would the caller's stream wait, the next gather
-would queue behind the wire, and the ranks in that gather would wait for the engine.
+Two orders keep the bytes right. What was copied into the ring is there before the wire reads it: there is a mark in the
+caller's stream, and the wire waits for it *on the device*. The ring is written again only after the wire has read it:
+there is a mark in the wire's stream, and the *caller's thread* waits for it. Would the caller's stream wait, the next
+gather would queue behind the wire, and the ranks in that gather would wait for the engine.
 
 Nothing here synchronizes: a thread that sleeps in CUDA can't be woken by a deadline.
 """

@@ -33,7 +33,7 @@ ASK_NCCL = "run both sides with NCCL_DEBUG=WARN, and look at the engine's log"
 _KNOWN = {"duplicate gpu": ONE_GPU, "mismatched nccl version": TWO_RELEASES}
 
 
-def failed(doing: str, words: str, last: str = "") -> ChannelError:
+def failed(doing: str, words: str, *, last: str = "") -> ChannelError:
     """The error for a call that NCCL refused, or for a communicator that broke.
 
     Args:

@@ -33,7 +33,7 @@ class Transport:
 class Flight:
     """A broadcast under way."""
 
-    def __init__(self, communicator: Communicator, mark: Mark, nbytes: int, deadline: Deadline) -> None:
+    def __init__(self, communicator: Communicator, mark: Mark, *, nbytes: int, deadline: Deadline) -> None:
         """Watch over what ends at *mark*."""
         self._communicator = communicator
         self._mark = mark
@@ -59,7 +59,7 @@ class Flight:
 class NcclGroup:
     """Rank 0 of a group that a stock engine's workers join. Make it with :meth:`host`, then :meth:`join`."""
 
-    def __init__(self, transport: Transport, unique_id: bytes, offer: Offer | None, *, world_size: int) -> None:
+    def __init__(self, transport: Transport, unique_id: bytes, *, offer: Offer | None, world_size: int) -> None:
         """Own what was prepared; nobody is waited for.
 
         Args:
@@ -91,7 +91,7 @@ class NcclGroup:
         """
         unique_id = transport.nccl.unique_id()
         offer = None if place is None else Offer(place, unique_id, world_size=world_size, timeout=timeout)
-        return cls(transport, unique_id, offer, world_size=world_size)
+        return cls(transport, unique_id, offer=offer, world_size=world_size)
 
     @property
     def port(self) -> int:
@@ -132,9 +132,9 @@ class NcclGroup:
         with device.here():
             ready()
             device.keep(flat)
-            communicator.broadcast(flat.data_ptr(), flat.numel(), device.wire)
+            communicator.broadcast(flat.data_ptr(), flat.numel(), stream=device.wire)
             communicator.settle(Guard(deadline, all_well), "queueing a broadcast")
-            return Flight(communicator, device.mark_wire(), flat.numel(), deadline)
+            return Flight(communicator, device.mark_wire(), nbytes=flat.numel(), deadline=deadline)
 
     def abort(self) -> None:
         """Leave at once: what is under way ends. Any thread; idempotent, never raises, never blocks."""
@@ -151,7 +151,7 @@ class NcclGroup:
 
     def _enter(self, guard: Guard) -> None:
         with self._transport.device.here():
-            entering = Communicator.enter(self._transport.nccl, self.unique_id, 0, self.world_size)
+            entering = Communicator.enter(self._transport.nccl, self.unique_id, rank=0, world_size=self.world_size)
         with self._leaving:
             self._communicator, left = entering, self._left
         if left:

@@ -99,7 +99,7 @@ class NcclLibrary:
         self._checked("ncclGetUniqueId", byref(uid), doing="making the id of a communicator")
         return bytes(uid)
 
-    def enter(self, unique_id: bytes, rank: int, world_size: int) -> int:
+    def enter(self, unique_id: bytes, *, rank: int, world_size: int) -> int:
         """Begin to join a communicator on the calling thread's CUDA device, and return its handle.
 
         Raises:
@@ -124,7 +124,7 @@ class NcclLibrary:
         self._checked("ncclCommGetAsyncError", handle, byref(error), doing="asking a communicator how it stands")
         return error.value
 
-    def add_up(self, handle: int, pointer: int, stream: int) -> None:
+    def add_up(self, handle: int, pointer: int, *, stream: int) -> None:
         """Begin to sum one float32, in place, over all ranks.
 
         Raises:
@@ -134,7 +134,7 @@ class NcclLibrary:
             "ncclAllReduce", *(pointer, pointer, 1, _FLOAT32, _SUM, handle, stream), doing="beginning an all-reduce"
         )
 
-    def broadcast(self, handle: int, pointer: int, nbytes: int, *, stream: int) -> None:
+    def broadcast(self, handle: int, pointer: int, *, nbytes: int, stream: int) -> None:
         """Begin to broadcast bytes of rank 0, in place.
 
         A receiver that counts elements of another dtype gets the same bytes: NCCL turns every broadcast into one of
@@ -170,7 +170,7 @@ class NcclLibrary:
     def _checked(self, name: str, *arguments: object, doing: str) -> None:
         result = self._call[name](*arguments)
         if result not in {Result.SUCCESS, Result.IN_PROGRESS}:
-            raise failed(doing, self.words(result), self.last_words())
+            raise failed(doing, self.words(result), last=self.last_words())
 
     def _version_code(self) -> int:
         code = c_int()

@@ -15,7 +15,6 @@ from weightwire.planes import ProgressSink, Watch, WeightSource
 from weightwire_torch import nccl_environment, nccl_version
 from weightwire_torch.addresses import address_for
 from weightwire_torch.broadcasting import Flight, Guard, Ready
-from weightwire_torch.framing import largest_pack
 from weightwire_torch.nccl_device import CudaDevice, why_no_cuda
 from weightwire_torch.nccl_group import NcclGroup, Transport
 from weightwire_torch.nccl_library import NcclLibrary
@@ -30,8 +29,8 @@ log = logging.getLogger(__name__)
 NO_STORE = -1
 """As the option `port`: listen nowhere, and let the control plane hand the communicator's id over (vLLM 0.30)."""
 
-_FEW_SLOTS, _MANY_SLOTS = 2, 4
-_ROOM = 1 << 30  # bytes that slots beyond the second may take together with the first two
+SLOTS = 4
+"""Packs that may be under way: two on the wire, one behind them, one being packed."""
 
 OpenTransport = Callable[[str], Transport]
 """Called with the path of a library, empty for the default."""
@@ -148,18 +147,16 @@ class NcclPlane:
 
 
 def ring_for(spec: ChannelSpec, device: torch.device) -> Ring:
-    """A ring of more slots than two where they are small: the receiver's number of buffers is none of its business.
+    """The ring: the receiver's number of buffers is none of its business.
 
     Raises:
         ChannelError: the GPU has no room for it.
     """
-    largest = largest_pack(spec.manifest.tensors, spec.geometry)
-    slots = min(max(_FEW_SLOTS, _ROOM // max(1, largest)), _MANY_SLOTS)
     try:
-        return Ring(slots, largest, device)
+        return Ring.fitting(spec.manifest.tensors, spec.geometry, slots=SLOTS, device=device)
     except torch.OutOfMemoryError as error:
         raise ChannelError(
-            f"{device} has no room for {slots} packs of {largest / 2**20:.0f} MiB: {error}",
+            f"{device} has no room for the bucket ring: {error}",
             hint="lower bucket_bytes, or free memory before connecting (torch.cuda.empty_cache())",
         ) from error
 

@@ -65,8 +65,8 @@ def cures(version: str, engines_version: str, *, cuda: str) -> str:
     """
     major = cuda.split(".", maxsplit=1)[0]
     return (
-        f"let the trainer load NCCL {engines_version}: set WEIGHTWIRE_NCCL_LIBRARY (the option nccl_library) to the file "
-        f"nvidia/nccl/lib/libnccl.so.2 out of the wheel that `pip download --no-deps nvidia-nccl-cu{major}=="
+        f"let the trainer load NCCL {engines_version}: set WEIGHTWIRE_NCCL_LIBRARY (the option nccl_library) to the "
+        f"file nvidia/nccl/lib/libnccl.so.2 out of the wheel that `pip download --no-deps nvidia-nccl-cu{major}=="
         f"{engines_version}` brings (unzip it); or start the server with VLLM_NCCL_SO_PATH set to that of {version}"
     )
 
