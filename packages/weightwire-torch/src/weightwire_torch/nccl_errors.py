@@ -28,9 +28,16 @@ TWO_RELEASES = (
     "the two sides run different releases of NCCL: set VLLM_NCCL_SO_PATH for the server, or WEIGHTWIRE_NCCL_LIBRARY "
     "(the option nccl_library) for the trainer, to the other's libnccl.so.2"
 )
+NO_INTERFACE = (
+    "NCCL_SOCKET_IFNAME, or the option interface, names no interface of this machine; `ip link` lists them"
+)
 ASK_NCCL = "run both sides with NCCL_DEBUG=WARN, and look at the engine's log"
 
-_KNOWN = {"duplicate gpu": ONE_GPU, "mismatched nccl version": TWO_RELEASES}
+_KNOWN = {
+    "duplicate gpu": ONE_GPU,
+    "mismatched nccl version": TWO_RELEASES,
+    "no socket interface": NO_INTERFACE,
+}
 
 
 def failed(doing: str, words: str, *, last: str = "") -> ChannelError:

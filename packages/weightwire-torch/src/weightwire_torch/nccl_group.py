@@ -47,13 +47,8 @@ class Flight:
             DeadlineExceeded: the deadline passed.
             ChannelError: the communicator broke or was aborted, or the GPU failed.
         """
-        doing = f"broadcasting {self._nbytes} bytes over NCCL"
-
-        def check() -> None:
-            self._communicator.check(doing)
-            self._deadline.check(doing)
-
-        wait_until(self._mark.passed, check)
+        guard = Guard(self._deadline, all_well)
+        _pass(self._mark, self._communicator, guard=guard, doing=f"broadcasting {self._nbytes} bytes over NCCL")
 
 
 class NcclGroup:
@@ -75,6 +70,7 @@ class NcclGroup:
         self._communicator: Communicator | None = None
         self._leaving = threading.Lock()
         self._left = False
+        self._joined = False
 
     @classmethod
     def host(cls, transport: Transport, place: Place | None, *, world_size: int, timeout: float) -> NcclGroup:
@@ -113,6 +109,7 @@ class NcclGroup:
         except DeadlineExceeded as late:
             late.hint = self._why_late()
             raise
+        self._joined = True
         if self._offer is not None:
             self._offer.withdraw()
 
@@ -143,11 +140,13 @@ class NcclGroup:
             communicator.abort()
 
     def close(self, deadline: Deadline) -> None:
-        """Leave in order, within a few seconds. Idempotent, never raises."""
+        """Leave in order, within a few seconds, or at once where not all have come. Idempotent, never raises."""
         communicator = self._leave()
-        if communicator is not None:
+        if communicator is not None and self._joined:
             with self._transport.device.here():
                 communicator.close(deadline)
+        elif communicator is not None:
+            communicator.abort()
 
     def _enter(self, guard: Guard) -> None:
         with self._transport.device.here():
@@ -167,12 +166,7 @@ class NcclGroup:
             communicator.add_up(one.data_ptr(), device.wire)
             communicator.settle(guard, doing)
             mark = device.mark_wire()
-
-        def check() -> None:
-            communicator.check(doing)
-            guard.check(doing)
-
-        wait_until(mark.passed, check)
+        _pass(mark, communicator, guard=guard, doing=doing)
 
     def _why_late(self) -> str:
         return (
@@ -193,3 +187,14 @@ class NcclGroup:
         if self._offer is not None:
             self._offer.withdraw()
         return communicator
+
+
+def _pass(mark: Mark, communicator: Communicator, *, guard: Guard, doing: str) -> None:
+    """Wait until the wire has passed *mark*, with all members still there."""
+
+    def check() -> None:
+        communicator.check(doing)
+        guard.check(doing)
+
+    wait_until(mark.passed, check)
+    communicator.check(doing)  # a kernel that was aborted ends too, and its mark is passed like any other
