@@ -24,6 +24,7 @@ from weightwire_torch.nccl_plane import open_transport
 MIB = 1 << 20
 SIZES = (2 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB)
 WARM, TIMES = 3, 10
+QUEUED = 8  # broadcasts in a row with one wait at the end: what a stream of packs can reach
 LONG = 90.0
 
 
@@ -53,7 +54,7 @@ class Ours:
         self._inside.close(Deadline.after(5.0))
 
 
-def raw(context: Context, results: Results) -> None:
+def raw(_: Context, results: Results) -> None:
     """Both ends run the same broadcasts; rank 0 tells."""
     rank = int(os.environ.get("RAW_RANK", "0"))
     torch.cuda.set_device(rank)
@@ -62,12 +63,7 @@ def raw(context: Context, results: Results) -> None:
     dist.init_process_group("nccl", store=dist.PrefixStore("torch", store), rank=rank, world_size=2)
     ours = Ours(rank, store)
     for size in SIZES:
-        flat = torch.empty(size, dtype=torch.uint8, device="cuda")
-        times = {
-            "ours": [timed(lambda: (ours.begin(flat), ours.land())) for _ in range(WARM + TIMES)],
-            "torch": [timed(lambda: (dist.broadcast(flat, 0), torch.cuda.synchronize())) for _ in range(WARM + TIMES)],
-            "ours_queued": [timed(lambda: queued(ours, flat)) / QUEUED for _ in range(WARM + TIMES)],
-        }
+        times = measured(ours, torch.empty(size, dtype=torch.uint8, device="cuda"))
         if rank == 0:
             tell(results, size, times)
     ours.leave()
@@ -76,14 +72,26 @@ def raw(context: Context, results: Results) -> None:
         results.tell("the other end", ok=other.wait(timeout=30.0) == 0)
 
 
-QUEUED = 8
+def measured(ours: Ours, flat: torch.Tensor) -> dict[str, list[float]]:
+    """Seconds for each broadcast, three ways."""
 
-
-def queued(ours: Ours, flat: torch.Tensor) -> None:
-    """Several in a row, with one wait at the end: what a stream of packs can reach."""
-    for _ in range(QUEUED):
+    def one() -> None:
         ours.begin(flat)
-    ours.land()
+        ours.land()
+
+    def torchs() -> None:
+        dist.broadcast(flat, 0)
+        torch.cuda.synchronize()
+
+    def many() -> None:
+        for _ in range(QUEUED):
+            ours.begin(flat)
+        ours.land()
+
+    ways = {"ours": one, "torch": torchs, "ours_queued": many}
+    times = {name: [timed(way) for _ in range(WARM + TIMES)] for name, way in ways.items()}
+    times["ours_queued"] = [seconds / QUEUED for seconds in times["ours_queued"]]
+    return times
 
 
 def timed(work: Callable[[], Any]) -> float:

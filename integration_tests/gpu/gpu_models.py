@@ -44,9 +44,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
     },
 }
-SPREAD = (
-    0.06  # of the weights: wide enough for log-probabilities that differ from text to text, and from model to model
-)
+SPREAD = 0.06  # of the weights: wide enough for log-probabilities that differ from model to model
 
 
 def config(shape: dict[str, Any]) -> Any:

@@ -1,8 +1,8 @@
 """Everything that needs two GPUs and a real vLLM, in one run: the trainer on GPU 0, servers on GPU 1.
 
-``python run_gpu.py --vllm 0.26.0 --site /tmp/site-0.26.0 --out DIR --budget 540`` starts the servers side by side and runs
-the experiments one after the other, each in a process of its own, as long as the budget lasts. ``--list`` names them;
-``--only`` chooses. Results: one line each on stdout, and ``results-VERSION.jsonl`` in DIR. See README.md beside this file.
+``python run_gpu.py --vllm 0.26.0 --site /tmp/site-0.26.0 --out DIR --budget 540`` starts the servers side by side and
+runs the experiments one after the other, each in a process of its own, as long as the budget lasts. ``--list`` names
+them; ``--only`` chooses. Results: one line each on stdout, and ``results-VERSION.jsonl`` in DIR. See README.md here.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ class GlooNccl:
         handle = next(self._handles)
         member = self._member(rank, world_size)
         if unique_id in self._stores:
-            group = GlooGroup(self._stores.pop(unique_id), member, gloo.device("", LOOPBACK))
+            group = GlooGroup(self._stores.pop(unique_id), member, gloo.devices("", LOOPBACK))
         else:
             host, port = gloo_id.decode(unique_id)
             group = GlooGroup.connect(host, port, rank=rank, world_size=world_size, timeout=self._timeout)
@@ -196,7 +196,7 @@ class GlooNccl:
         """Sum one float32."""
         del stream
         group = self._comm(handle).group
-        self._launch(handle, lambda: all_reduce(group, tensor_at(pointer, 4).view(torch.float32)))
+        self._launch(handle, lambda: group.all_reduce(tensor_at(pointer, 4).view(torch.float32)))
 
     def broadcast(self, handle: int, pointer: int, *, nbytes: int, stream: int) -> None:
         """Broadcast bytes."""
@@ -244,17 +244,6 @@ def stand_in(*, version: str = "2.29.7", timeout: float = DEFAULT_TIMEOUT) -> Tr
 def tensor_at(pointer: int, nbytes: int) -> torch.Tensor:
     """A view of the bytes at an address."""
     return torch.frombuffer((ctypes.c_uint8 * nbytes).from_address(pointer), dtype=torch.uint8)
-
-
-def all_reduce(group: GlooGroup, tensor: torch.Tensor) -> None:
-    """Sum over the members of an open group, in place."""
-    inner = group._group  # noqa: SLF001 - a group of ours has no all-reduce: no engine but NCCL's needs one
-    if inner is None:
-        raise ChannelError("The group is not open.")
-    try:
-        gloo._untyped(inner).allreduce([tensor]).wait()  # noqa: SLF001 - likewise
-    except RuntimeError as error:
-        raise ChannelError(f"A peer is gone: {error}") from error
 
 
 def _wait(event: threading.Event) -> None:

@@ -28,9 +28,7 @@ TWO_RELEASES = (
     "the two sides run different releases of NCCL: set VLLM_NCCL_SO_PATH for the server, or WEIGHTWIRE_NCCL_LIBRARY "
     "(the option nccl_library) for the trainer, to the other's libnccl.so.2"
 )
-NO_INTERFACE = (
-    "NCCL_SOCKET_IFNAME, or the option interface, names no interface of this machine; `ip link` lists them"
-)
+NO_INTERFACE = "NCCL_SOCKET_IFNAME, or the option interface, names no interface of this machine; `ip link` lists them"
 ASK_NCCL = "run both sides with NCCL_DEBUG=WARN, and look at the engine's log"
 
 _KNOWN = {
