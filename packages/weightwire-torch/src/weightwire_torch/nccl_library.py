@@ -1,7 +1,7 @@
 """A dozen functions of a libnccl, loaded by its path.
 
 ``ctypes`` and not a binding package, since all ranks of a communicator need the same release of NCCL, and the trainer
-must be able to join with the engine's, beside the one torch has loaded (docs/adr/0005). Signatures and numbers are
+must be able to join with the engine's, beside the one torch has loaded (docs/adr/0006). Signatures and numbers are
 those of ``nccl.h``, the same from 2.14 to 2.30.
 """
 
