@@ -144,7 +144,7 @@ def test_an_unknown_key_in_toml_is_refused_with_its_file(tmp_path: Path, text: s
         ("timeout", "-1", "above 0"),
         ("timeout", "nan", "above 0"),
         ("timeout", "inf", "finite"),
-        ("port", "70000", "0 to 65535"),
+        ("port", "70000", "0 to 65535, or -1"),
         ("port", "8000.5", "a whole number"),
         ("bucket_bytes", "16MiB", "a whole number"),
         ("bucket_bytes", "0", "at least 1"),

@@ -7,6 +7,10 @@ path from 0.17.1 to 0.33.0.
 
 from __future__ import annotations
 
+import ipaddress
+import socket
+import sys
+
 from weightwire.errors import ChannelError
 
 KEY = "broadcast_from/0/0"
@@ -38,3 +42,18 @@ def pickled_unique_id(uid: bytes) -> bytes:
     if len(uid) != UNIQUE_ID_BYTES:
         raise ChannelError(f"An NCCL unique id has {UNIQUE_ID_BYTES} bytes; this one has {len(uid)}.")
     return _HEAD + uid + _TAIL
+
+
+def meeting_point(uid: bytes) -> str:
+    """Where NCCL told the members to meet, ``address:port``; empty where the id has another form.
+
+    An id begins with eight bytes of its own and a ``sockaddr`` (``ncclBootstrapHandle``; seen from 2.28 to 2.29). The
+    address is of the interface that NCCL chose, which need not be the one that the option ``advertise`` names.
+    """
+    family = int.from_bytes(uid[8:10], sys.byteorder)
+    port = int.from_bytes(uid[10:12], "big")
+    if family == socket.AF_INET:
+        return f"{ipaddress.IPv4Address(uid[12:16])}:{port}"
+    if family == socket.AF_INET6:
+        return f"[{ipaddress.IPv6Address(uid[16:32])}]:{port}"
+    return ""

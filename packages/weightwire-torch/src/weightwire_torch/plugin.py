@@ -8,7 +8,7 @@ from weightwire.registry import DataPlaneEntry, Registry, WeightSourceEntry
 
 @hookimpl
 def weightwire_register(registry: Registry) -> None:
-    """Add the sources for plain modules and checkpoints, and the gloo plane."""
+    """Add the sources for plain modules and checkpoints, and the planes."""
     registry.add_weight_source(
         WeightSourceEntry(
             name="module",
@@ -29,5 +29,14 @@ def weightwire_register(registry: Registry) -> None:
             backends=("weightwire",),
             factory="weightwire_torch.gloo_plane:GlooPlane",
             usable="weightwire_torch.gloo_plane:usable",
+        )
+    )
+    registry.add_data_plane(
+        DataPlaneEntry(
+            name="nccl",
+            backends=("nccl",),
+            factory="weightwire_torch.nccl_plane:NcclPlane",
+            usable="weightwire_torch.nccl_plane:usable",
+            priority=10,
         )
     )

@@ -94,6 +94,9 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         model: the model's id or path on the server; empty where it can't be told.
         dtype: the model's dtype on the server; empty where it can't be told.
         tied_head: whether the output head shares the embedding; None where it can't be told.
+        nccl_version: the NCCL its workers load, such as ``"2.28.9"``; empty where it can't be told.
+        variables: those of its environment variables that a transport reads (``NCCL_*``, ``CUDA_VISIBLE_DEVICES``);
+            empty where they can't be told.
         notes: what an operator should know, one sentence each.
     """
 
@@ -113,6 +116,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     dtype: str = ""
     tied_head: bool | None = None
+    nccl_version: str = ""
+    variables: dict[str, str] = {}
     notes: tuple[str, ...] = ()
 
 
@@ -125,7 +130,7 @@ class ChannelSpec(msgspec.Struct, frozen=True, kw_only=True):
         world_size: members of the group: the sender (rank 0) and every worker of every engine.
         engines: the engines, in the order of their rank offsets.
         address: the address to advertise to the workers; empty to choose one.
-        port: the port to listen on; 0 to choose one.
+        port: the port to listen on; 0 to choose one, -1 to listen nowhere and hand the communicator's id over (NCCL).
         interface: the network interface for the data; empty to choose one.
         timeout: seconds a collective may take.
         library: a transport library to load instead of the default (NCCL); empty for the default.

@@ -30,7 +30,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         bucket_bytes: size of a pack, in bytes.
         num_buckets: packs in the ring.
         advertise: the address the workers should connect to; empty to choose.
-        port: the port to listen on; 0 to choose.
+        port: the port to listen on; 0 to choose, -1 for none, where the engine takes NCCL's id in the call (vLLM 0.30).
         interface: the network interface for the data; empty to choose.
         nccl_library: path of the NCCL to load; empty for torch's own.
         abort_process_group: on failure, abort the trainer's own process group, so that ranks inside a gather

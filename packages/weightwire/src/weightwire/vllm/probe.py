@@ -10,7 +10,7 @@ from weightwire.errors import ConfigurationError, DeadlineExceeded, StateError
 from weightwire.messages import EngineInfo, EngineKind
 from weightwire.states import EngineState
 from weightwire.versions import release
-from weightwire.vllm import setups
+from weightwire.vllm import nccl, setups
 from weightwire.vllm.asleep import asleep
 from weightwire.vllm.behaviour import Behaviour, behaviour, limits
 from weightwire.vllm.client import Client
@@ -92,6 +92,8 @@ def probe(client: Client, version: str, deadline: Deadline, *, control_plane: st
         model=config.model_config.model,
         dtype=config.model_config.dtype.removeprefix("torch."),
         tied_head=False if config.model_config.word_embeddings_untied_by_checkpoint else None,
+        nccl_version=nccl.version(server),
+        variables=nccl.variables(server),
         notes=(*_pause_notes(held, is_paused=is_paused), *setups.notes(config, version, engine=kind)),
     )
     return Found(info, config.parallel_config.world_size)

@@ -63,7 +63,16 @@ class Environment(msgspec.Struct, frozen=True, rename="upper"):
     """The variables that vLLM declares. Ours announces itself with one (see :data:`weightwire.engine_wire.MARK`)."""
 
     vllm_disable_pynccl: bool = False
+    vllm_nccl_so_path: str | None = None
     vllm_weightwire_engine: str = ""
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """What vLLM's ``collect_env`` gathers: packages as ``pip list`` names them, variables, and torch's CUDA."""
+
+    pip_packages: str | None = None
+    env_vars: str | None = None
+    cuda_compiled_version: str | None = None
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
@@ -71,3 +80,4 @@ class ServerInfo(msgspec.Struct, frozen=True):
 
     vllm_config: Config
     vllm_env: Environment = Environment()
+    system_env: Machine = Machine()

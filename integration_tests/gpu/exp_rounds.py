@@ -1,0 +1,104 @@
+"""Rounds into a stock server: the right weights, packed and not, under load, again and again.
+
+``python exp_rounds.py CONTEXT.json SERVER``
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import gpu_memory
+from gpu_context import Context, Results, main
+from gpu_load import Load
+from gpu_models import TEXT
+from gpu_sessions import FAR, connect, different, holds, seconds, two_models
+
+REINITS = 10
+WARM, ROUNDS = 10, 100
+GROWTH = 16.0  # MiB that may come and go in 100 rounds
+
+
+def rounds(context: Context, results: Results) -> None:
+    """All of it, one step after the other."""
+    name = sys.argv[2]
+    models = two_models(context)
+    results.tell("A and B differ", ok=different(models) > FAR, apart=different(models))
+    holds(context, results, name, model=models["A"], what="before any round the server holds A")
+    for packed in (True, False):
+        with results.step(f"A, B, A again, packed={packed}"):
+            there_and_back(context, results, models, packed=packed)
+    with results.step("rounds under load"):
+        under_load(context, results, models)
+    with results.step("the channel is opened again and again"):
+        reinits(context, results, models)
+    with results.step("memory over many rounds"):
+        memory(context, results, models)
+
+
+def there_and_back(context: Context, results: Results, models: dict[str, Any], *, packed: bool) -> None:
+    """A, B, A."""
+    name = sys.argv[2]
+    with connect(context, name, models["A"], packed=packed) as session:
+        session.push(1)
+        holds(context, results, name, model=models["A"], what=f"packed={packed}: after pushing A it holds A")
+    with connect(context, name, models["B"], packed=packed) as session:
+        receipt = session.push(2)
+        holds(context, results, name, model=models["B"], what=f"packed={packed}: after pushing B it holds B")
+        results.tell(f"packed={packed}: one round", **seconds(receipt))
+    with connect(context, name, models["A"], packed=packed) as session:
+        session.push(3)
+        holds(context, results, name, model=models["A"], what=f"packed={packed}: after pushing A again it holds A")
+
+
+def under_load(context: Context, results: Results, models: dict[str, Any]) -> None:
+    """Requests in flight are kept, and all come to their end."""
+    name = sys.argv[2]
+    with connect(context, name, models["A"]) as to_a, Load(context.servers[name].url, TEXT) as load:
+        for version in range(4):
+            began = time.monotonic()
+            receipt = to_a.push(f"a-{version}", pause="keep")
+            gap = load.longest_gap(began, time.monotonic())
+            results.tell("a round with 8 streams", gap=gap, **seconds(receipt))
+            time.sleep(0.3)
+    whole = load.finished > 0 and not load.broken
+    results.tell("every request in flight came to its end", ok=whole, finished=load.finished, broken=load.broken[:3])
+    holds(context, results, name, model=models["A"], what="after rounds under load it holds A")
+
+
+def reinits(context: Context, results: Results, models: dict[str, Any]) -> None:
+    """Connect, push, close."""
+    name = sys.argv[2]
+    before, took = gpu_memory.of_gpu(1), []
+    for number in range(REINITS):
+        model = models["AB"[number % 2]]
+        began = time.monotonic()
+        with connect(context, name, model) as session:
+            took.append(time.monotonic() - began)
+            session.push(number)
+    holds(context, results, name, model=models["B"], what="after ten channels it holds B")
+    grown = gpu_memory.of_gpu(1) - before
+    results.tell("ten channels, one after the other", first=took[0], last=took[-1], most=max(took), servers_mib=grown)
+
+
+def memory(context: Context, results: Results, models: dict[str, Any]) -> None:
+    """No growth on either side."""
+    name = sys.argv[2]
+    pid = context.servers[name].pid
+    with connect(context, name, models["A"]) as session:
+        for version in range(WARM):
+            session.push(version)
+        ours, theirs, whole = gpu_memory.trainers(context.device), gpu_memory.of_group(pid), gpu_memory.of_gpu(1)
+        began = time.monotonic()
+        for version in range(WARM, WARM + ROUNDS):
+            session.push(version)
+        took = (time.monotonic() - began) / ROUNDS
+        mine = {key: value - ours[key] for key, value in gpu_memory.trainers(context.device).items()}
+        grown = {"server": gpu_memory.of_group(pid) - theirs, "gpu_1": gpu_memory.of_gpu(1) - whole, **mine}
+    results.tell("100 rounds, growth in MiB", ok=max(grown.values()) <= GROWTH, seconds_a_round=took, **grown)
+    holds(context, results, name, model=models["A"], what="after 100 rounds it holds A")
+
+
+if __name__ == "__main__":
+    main(f"rounds-{sys.argv[2]}", rounds)

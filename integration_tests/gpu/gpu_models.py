@@ -1,0 +1,120 @@
+"""Models made on the spot: two small checkpoints that differ, and shapes without weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import requests
+import torch
+
+TEXT = [11, 222, 33, 444, 55, 166, 77, 388, 99, 110, 121, 32, 143, 254, 365, 76]
+"""The fixed text, as token ids."""
+
+SMALL = {
+    "hidden_size": 512,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "intermediate_size": 1024,
+    "vocab_size": 512,
+    "tie_word_embeddings": False,
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "0.6b": {
+        "hidden_size": 1024,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 3072,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+    },
+    "8b": {
+        "hidden_size": 4096,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 12288,
+        "vocab_size": 151936,
+        "tie_word_embeddings": False,
+    },
+}
+SPREAD = 0.06  # of the weights: wide enough for log-probabilities that differ from model to model
+
+
+def config(shape: dict[str, Any]) -> Any:
+    """A Qwen3 configuration."""
+    from transformers import Qwen3Config  # noqa: PLC0415 - seconds, and not every experiment needs it
+
+    made = Qwen3Config(**shape, max_position_embeddings=4096)
+    made.architectures = ["Qwen3ForCausalLM"]
+    made.dtype = torch.bfloat16
+    return made
+
+
+def small_model(seed: int, device: str) -> Any:
+    """A model with weights of its own."""
+    from transformers import Qwen3ForCausalLM  # noqa: PLC0415
+
+    torch.manual_seed(seed)
+    model = Qwen3ForCausalLM(config(SMALL | {"initializer_range": SPREAD})).to(torch.bfloat16)
+    return model.to(device).eval()
+
+
+def shaped_model(name: str, device: str) -> Any:
+    """A model of the shape *name*, with whatever is in its memory for weights."""
+    from transformers import Qwen3ForCausalLM  # noqa: PLC0415
+
+    with torch.device(device):
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            return Qwen3ForCausalLM(config(SHAPES[name])).eval()
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+
+def save_small(directory: Path, seed: int) -> str:
+    """Write the checkpoint of :func:`small_model`, with a tokenizer of numbers."""
+    from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: PLC0415
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+
+    small_model(seed, "cpu").save_pretrained(directory)
+    words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(SMALL["vocab_size"])}, unk_token="t0"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="t0", eos_token="t1").save_pretrained(directory)
+    return str(directory)
+
+
+def save_shape(directory: Path, name: str) -> str:
+    """Write a configuration alone, for a server with random weights."""
+    config(SHAPES[name]).save_pretrained(directory)
+    return str(directory)
+
+
+def expected(model: Any) -> list[float]:
+    """The log-probability of each token of the fixed text but the first, by the trainer's own forward."""
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        logits = model(torch.tensor([TEXT], device=device)).logits[0, :-1].float()
+    chosen = torch.tensor(TEXT[1:], device=device)
+    return logits.log_softmax(-1).gather(1, chosen[:, None])[:, 0].tolist()
+
+
+def served(url: str) -> list[float]:
+    """The same, by the server."""
+    body = {"prompt": TEXT, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
+    reply = requests.post(f"{url}/v1/completions", json=body, timeout=60.0)
+    if not reply.ok:
+        raise RuntimeError(f"a completion was answered with {reply.status_code}: {reply.text[:300]}")
+    rows = json.loads(reply.text)["choices"][0]["prompt_logprobs"]
+    return [row[str(token)]["logprob"] for token, row in zip(TEXT[1:], rows[1:], strict=True)]
+
+
+def apart(one: list[float], other: list[float]) -> float:
+    """The largest difference."""
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
