@@ -7,6 +7,7 @@ compared with a forward of Hugging Face's transformers in float32.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -141,7 +142,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], We
         path = root / f"{model}-{seed}"
         torch.manual_seed(seed)
         MODELS[model]().float().save_pretrained(path)
-        _tokenizer().save_pretrained(path)
+        _save_tokenizer(path)
         (path / "generation_config.json").unlink(missing_ok=True)
         return Weights(path, _scores(path))
 
@@ -209,6 +210,14 @@ def _tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>", pad_token="<pad>")
+
+
+def _save_tokenizer(path: Path) -> None:
+    """Save it under the class's older name: transformers 4, which vLLM 0.17 and 0.18 run with, knows no other."""
+    _tokenizer().save_pretrained(path)
+    config = path / "tokenizer_config.json"
+    said = json.loads(config.read_text(encoding="utf-8"))
+    config.write_text(json.dumps(said | {"tokenizer_class": "PreTrainedTokenizerFast"}), encoding="utf-8")
 
 
 def _load(path: Path) -> PreTrainedModel:
