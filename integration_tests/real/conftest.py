@@ -25,6 +25,9 @@ from weightwire_testing.sampling import score
 from weightwire_testing.servers import Setup, VllmServer
 
 PROMPT = [5, 6, 7, 8, 9, 300, 20, 45, *range(30, 60), 11]
+SMALL = 1e-3
+"""A log-probability that differs by less is of the same weights."""
+
 SECONDS = 600
 """The longest that one test may take, the start of its server included."""
 
@@ -76,6 +79,8 @@ class Served:
         self.a = a
         self.b = b
         self.replicas = list(range(place.dp)) if place.dp > 1 else [None]
+        self.largest = 0.0
+        """Of the differences that were small: how exactly it served what it should."""
 
     def connect(self, weights: object, **options: object) -> weightwire.Session:
         """A session as a trainer opens one; small packs, so that there are several."""
@@ -84,7 +89,9 @@ class Served:
 
     def distance(self, weights: Weights) -> float:
         """How far what is served is from *weights*, at most, over all replicas and tokens."""
-        return max(distance(score(self.url, PROMPT, replica=replica), weights.scores) for replica in self.replicas)
+        found = max(distance(score(self.url, PROMPT, replica=replica), weights.scores) for replica in self.replicas)
+        self.largest = max(self.largest, found if found < SMALL else 0.0)
+        return found
 
     def paused(self) -> bool:
         """Whether the server says that it is paused."""
@@ -154,6 +161,7 @@ def served(
     request: pytest.FixtureRequest,
     environment: environments.Environment,
     weights: Callable[[str, int], Weights],
+    record_testsuite_property: Callable[[str, object], None],
 ) -> Iterator[Served]:
     """One server of the table."""
     place: Place = request.param
@@ -161,7 +169,9 @@ def served(
     assert distance(a.scores, b.scores) > 1, "the two must be told apart"
     setup = Setup(engine=place.engine, tp=place.tp, dp=place.dp)
     with VllmServer(environment, a.path, setup=setup, ready_within=SECONDS - 60) as server:
-        yield Served(server, place, a, b)
+        held = Served(server, place, a, b)
+        yield held
+    record_testsuite_property("largest difference", f"{held.largest:.1e}")
 
 
 def distance(one: list[float], other: list[float]) -> float:
