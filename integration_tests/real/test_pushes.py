@@ -94,8 +94,8 @@ def test_what_our_engine_refuses_is_said_in_its_own_words_and_changes_nothing(se
     reply = requests.post(f"{served.url}/init_weight_transfer_engine", json={"init_info": info}, timeout=60)
     assert reply.status_code == 500
     told = behaviour(release(served.server.environment.version)).tells_errors
-    assert ("wire version 99" if told else "Internal Server Error") in reply.text
-    assert "install the same release" in reply.text
+    for words in ("wire version 99", "install the same release") if told else ("Internal Server Error",):
+        assert words in reply.text
 
 
 class Stream:
