@@ -23,8 +23,8 @@ BY_NAME_ONLY = -1
 """Data planes of this priority or less are used only when they are asked for by name."""
 
 _UNCHECKED = (
-    "%s %s was never tested: the control plane %r takes it for the newest release it knows, before %s. Not checked are its "
-    "routes and payloads, the words of its refusals, how it reloads layers, and how it recovers."
+    "%s %s was never tested: the control plane %r takes it for the newest release it knows, before %s. Not checked are "
+    "its routes and payloads, the words of its refusals, how it reloads layers, and how it recovers."
 )
 _INSTALL_FOR_VLLM = (("0.17", "0.21", "weightwire-vllm-legacy"), ("0.21", "1.0", "weightwire-vllm"))
 _INSTALL_FOR_BACKEND = {"nccl": "weightwire-torch[nccl]", "weightwire": "weightwire-torch"}
