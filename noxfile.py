@@ -63,6 +63,13 @@ def real(session: nox.Session) -> None:
 
 
 @nox.session
+def matrix(session: nox.Session) -> None:
+    """What works with what: ``nox -s matrix -- contract`` for a part, ``--fresh`` to begin anew; an hour for all."""
+    python = _environment(session, "real", ["--all-extras", "--group", "real"])
+    session.run(python, "tools/matrix.py", "run", "--record", *session.posargs, external=True)
+
+
+@nox.session
 def wheels(session: nox.Session) -> None:
     """Build every member's wheel into dist/."""
     session.run("python", "tools/build_wheels.py", "dist")

@@ -93,6 +93,16 @@ def test_a_version_above_the_table_is_refused_with_the_flag_that_overrides(regis
     assert choose(registry, allow_untested=True) == ("control", "http://127.0.0.1:1", "0.35.0")
 
 
+def test_the_override_warns_and_names_what_was_not_checked(registry, elsewhere, caplog):
+    elsewhere.answers["a"] = "0.35.0"
+
+    choose(registry, allow_untested=True)
+
+    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "vllm 0.35.0 was never tested" in record.getMessage()
+    assert "routes and payloads" in record.getMessage()
+
+
 def test_the_override_does_not_reach_below_the_table(registry, elsewhere):
     elsewhere.answers["a"] = "0.16.0"
 

@@ -15,8 +15,8 @@ from weightwire_vllm_engine.shims.shim import after
 @pytest.mark.parametrize(
     ("version", "names"),
     [
-        ("0.17.1", {"cpu_device"}),
-        ("0.20.2", {"accelerator_sync", "cpu_device"}),
+        ("0.17.1", {"cpu_device", "tied_head_cpu"}),
+        ("0.20.2", {"accelerator_sync", "cpu_device", "tied_head_cpu"}),
         ("0.21.0", {"cpu_device", "tied_head_cpu"}),
         ("0.22.1+cpu", {"cpu_device", "tied_head_cpu"}),
         ("0.25.1", {"tied_head_cpu"}),
@@ -112,6 +112,17 @@ def test_an_untied_head_is_left_to_vllm():
     model = Language(tie=False)
     tied_head_cpu.pack_again(worker_of(model))
     assert not hasattr(model.lm_head, "packed")
+
+
+def test_a_head_is_packed_when_the_update_ends_which_up_to_0_20_is_its_only_call():
+    class TwoCalls:
+        def update_weights(self): ...
+
+    class FourPhases(TwoCalls):
+        def finish_weight_update(self): ...
+
+    assert tied_head_cpu.last_call(TwoCalls) == "update_weights"
+    assert tied_head_cpu.last_call(FourPhases) == "finish_weight_update"
 
 
 class Experts(torch.nn.Module):

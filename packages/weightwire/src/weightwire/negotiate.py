@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
@@ -14,11 +15,17 @@ from weightwire.planes import ControlPlane, DataPlane, WeightSource
 from weightwire.registry import ControlPlaneEntry, DataPlaneEntry, Registry, WeightSourceEntry, load
 from weightwire.versions import release, within
 
+log = logging.getLogger(__name__)
+
 N = TypeVar("N", ControlPlaneEntry, DataPlaneEntry, WeightSourceEntry)
 
 BY_NAME_ONLY = -1
 """Data planes of this priority or less are used only when they are asked for by name."""
 
+_UNCHECKED = (
+    "%s %s was never tested: the control plane %r takes it for the newest release it knows, before %s. Not checked are "
+    "its routes and payloads, the words of its refusals, how it reloads layers, and how it recovers."
+)
 _INSTALL_FOR_VLLM = (("0.17", "0.21", "weightwire-vllm-legacy"), ("0.21", "1.0", "weightwire-vllm"))
 _INSTALL_FOR_BACKEND = {"nccl": "weightwire-torch[nccl]", "weightwire": "weightwire-torch"}
 
@@ -127,6 +134,7 @@ def _beyond_the_table(
         ).at(engine=http.url)
     entry, version = known[0]
     if options.allow_untested and release(version) >= release(entry.before):
+        log.warning(_UNCHECKED, entry.engine, version, entry.name, entry.before)
         return _make(entry, http, version, options)
     ranges = ", ".join(f"{e.name}: {e.since} up to, not including, {e.before}" for e, _ in known)
     raise CompatibilityError(

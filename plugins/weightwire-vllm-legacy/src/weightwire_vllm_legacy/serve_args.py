@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from weightwire.errors import CompatibilityError
 from weightwire.registry import ServeAdvice
-from weightwire.versions import within
-from weightwire.vllm.advice import ways
+from weightwire.vllm.advice import ways_within
 
 from weightwire_vllm_legacy.plugin import BEFORE, SINCE
+
+NEWER = "pip install weightwire-vllm, which speaks to 0.21 and newer"
 
 
 def advise(version: str) -> tuple[ServeAdvice, ...]:
@@ -16,9 +16,4 @@ def advise(version: str) -> tuple[ServeAdvice, ...]:
     Raises:
         CompatibilityError: this control plane does not speak to it.
     """
-    if not within(version, since=SINCE, before=BEFORE):
-        raise CompatibilityError(
-            f"vLLM {version} is outside the releases known here: {SINCE} up to, not including, {BEFORE}.",
-            hint="pip install weightwire-vllm, which speaks to 0.21 and newer",
-        )
-    return ways(version)
+    return ways_within(version, since=SINCE, before=BEFORE, hint=NEWER)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from weightwire.errors import CompatibilityError
 from weightwire.registry import ServeAdvice
-from weightwire.versions import release, within
-from weightwire.vllm.advice import ways
+from weightwire.versions import release
+from weightwire.vllm.advice import ways_within
 
 from weightwire_vllm.plugin import BEFORE, SINCE
 
@@ -16,11 +15,6 @@ def advise(version: str) -> tuple[ServeAdvice, ...]:
     Raises:
         CompatibilityError: this control plane does not speak to it.
     """
-    if not within(version, since=SINCE, before=BEFORE):
-        raise CompatibilityError(
-            f"vLLM {version} is outside the releases known here: {SINCE} up to, not including, {BEFORE}.",
-            hint="pip install weightwire-vllm-legacy"
-            if release(version) < release(SINCE)
-            else "upgrade weightwire-vllm",
-        )
-    return ways(version)
+    older = release(version) < release(SINCE)
+    hint = "pip install weightwire-vllm-legacy" if older else "upgrade weightwire-vllm"
+    return ways_within(version, since=SINCE, before=BEFORE, hint=hint)

@@ -71,9 +71,9 @@ def server_info(engine: Engine, request: Request) -> Reply:
     )
 
 
-def _config(engine: Engine) -> dict[str, object]:
+def _config(engine: Engine) -> dict[str, dict[str, object] | None]:
     settings = engine.settings
-    return {
+    config: dict[str, dict[str, object] | None] = {
         "model_config": {
             "model": settings.checkpoint,
             "dtype": engine.dtype,
@@ -90,6 +90,7 @@ def _config(engine: Engine) -> dict[str, object]:
             "data_parallel_hybrid_lb": False,
             "world_size": settings.workers,
             "enable_eplb": False,
+            "is_moe_model": False,
         },
         "cache_config": {"enable_prefix_caching": True, "mamba_block_size": None},
         "device_config": {"device": "cpu", "device_type": "cpu"},
@@ -97,9 +98,12 @@ def _config(engine: Engine) -> dict[str, object]:
         "lora_config": None,
         "speculative_config": None,
     }
+    for section, said in settings.reported.items():
+        config[section] = {**(config.get(section) or {}), **said}
+    return config
 
 
-def _weight_transfer(engine: Engine) -> dict[str, str] | None:
+def _weight_transfer(engine: Engine) -> dict[str, object] | None:
     backend = engine.settings.backend
     if backend is Backend.NONE:
         return None

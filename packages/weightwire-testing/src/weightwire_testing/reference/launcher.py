@@ -69,6 +69,8 @@ class ReferenceEngine:
         if not line:
             raise ConfigurationError(f"The reference engine did not start: {self.log().strip() or 'no word'}")
         self._ready = msgspec.json.decode(line, type=Ready)
+        if self.settings.reported:
+            self.reset()
         if self.settings.faults:
             self.set_faults(*self.settings.faults)
 

@@ -36,6 +36,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         hang_on_lost_peer: wait for ever in a collective whose sender is gone, as NCCL does; gloo tells.
         served_name: the model's name in ``/v1/models``.
         death_delay: seconds between the engine's death and the process's.
+        reported: what ``/server_info`` says besides, or instead, by section of ``vllm_config``; set by a reset alone.
         faults: what goes wrong.
     """
 
@@ -49,6 +50,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     hang_on_lost_peer: bool = False
     served_name: str = "model"
     death_delay: float = 0.5
+    reported: dict[str, dict[str, str | int | bool | None]] = {}
     faults: tuple[Fault, ...] = ()
 
     @property

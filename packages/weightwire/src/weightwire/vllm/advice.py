@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
+from weightwire.errors import CompatibilityError
 from weightwire.registry import ServeAdvice
-from weightwire.versions import release
+from weightwire.versions import release, within
 from weightwire.vllm.behaviour import behaviour
 from weightwire.vllm.setups import STOCK_BACKEND, our_name
 
@@ -20,6 +21,19 @@ SAME_NCCL = (
 NO_RUST = "Leave VLLM_USE_RUST_FRONTEND unset: before 0.33 that frontend has no weight-transfer routes."
 NO_VERSION = "Before 0.27 the server keeps no weight version: a server that is found paused counts as torn."
 NO_ERRORS = "Before 0.18 the server's answers don't say what went wrong: keep its log."
+
+
+def ways_within(version: str, *, since: str, before: str, hint: str) -> tuple[ServeAdvice, ...]:
+    """The same for a control plane that speaks to the releases from *since*, inclusive, to *before*, exclusive.
+
+    Raises:
+        CompatibilityError: *version* is none of them; *hint* says what to do.
+    """
+    if not within(version, since=since, before=before):
+        raise CompatibilityError(
+            f"vLLM {version} is outside the releases known here: {since} up to, not including, {before}.", hint=hint
+        )
+    return ways(version)
 
 
 def ways(version: str) -> tuple[ServeAdvice, ...]:

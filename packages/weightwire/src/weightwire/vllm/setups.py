@@ -104,8 +104,8 @@ def _refuse_replicas(info: ServerInfo, version: str) -> None:
         )
     if info.vllm_config.weight_transfer_config == WeightTransfer(STOCK_BACKEND) and not known.counts_replicas:
         raise CompatibilityError(
-            f"The server runs {parallel.data_parallel_size} replicas, which the nccl engine of vLLM before 0.18 all "
-            "gives the same ranks: they would wait for each other for ever.",
+            f"The server runs {parallel.data_parallel_size} replicas, and the nccl engine of vLLM before 0.18 gives "
+            "them all the same ranks: they would wait for each other for ever.",
             hint="serve it with vLLM 0.18 or newer, or without --data-parallel-size",
         )
 

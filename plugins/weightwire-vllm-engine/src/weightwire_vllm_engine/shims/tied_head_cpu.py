@@ -36,9 +36,14 @@ def _weight(layer: torch.nn.Module) -> torch.nn.Parameter | None:
     return dict(layer.named_parameters(recurse=False)).get("weight")
 
 
+def last_call(worker: type) -> str:
+    """The method that ends an update; up to 0.20 the one that receives it is all of it."""
+    return "finish_weight_update" if hasattr(worker, "finish_weight_update") else "update_weights"
+
+
 def _apply() -> None:
-    after(worker_class(), "finish_weight_update", hook=pack_again)
+    worker = worker_class()
+    after(worker, last_call(worker), hook=pack_again)
 
 
-# 0.17 to 0.20 have no finish_weight_update: their two calls need a place of their own.
-SHIM = Shim("tied_head_cpu", "cpu", "0.21", "0.34", "a tied head keeps its packed copy of the old embedding", _apply)
+SHIM = Shim("tied_head_cpu", "cpu", "0.17", "0.34", "a tied head keeps its packed copy of the old embedding", _apply)

@@ -1,0 +1,45 @@
+"""Cells of the tier *cpu*: a real server, started by the tests in integration_tests/real."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from matrix_cells import ROOT, Cell
+from matrix_pytest import run
+from weightwire_testing import environments
+
+REAL = ROOT / "integration_tests" / "real"
+LOGS = ROOT / ".matrix" / "logs"
+SECONDS = 1500.0
+"""The longest that one server with all its tests may take."""
+
+LAYOUTS = {"tp1": "tp1-dp1", "tp2": "tp2-dp1", "dp2": "tp1-dp2"}
+"""As the tests name their servers."""
+
+MODEL = "qwen3"
+
+
+def missing(cell: Cell) -> str:
+    """Why a cell can't be run here; empty where it can."""
+    if cell.vllm not in environments.known():
+        return f"there are no pins for vLLM {cell.vllm}"
+    if not _tests(cell).exists():
+        return f"{_tests(cell).relative_to(ROOT)} is not there yet"
+    return ""
+
+
+def try_on_a_server(cell: Cell) -> tuple[bool, str]:
+    """Start the server and run its tests; returns whether they passed, and what there is to say."""
+    words = [sys.executable, "-m", "pytest", "-q", "-x", str(_tests(cell)), "--vllm", cell.vllm]
+    words += ["-k", f"{cell.engine}-{MODEL}-{LAYOUTS[cell.layout]}"] if cell.trainer == "plain" else []
+    report = run(words, log=LOGS / f"{cell.id}.log", seconds=SECONDS)
+    if report.failures or not report.tests:
+        return False, f"{report.failures} of {report.tests} tests failed: {report.tail}"
+    largest = report.properties.get("largest difference")
+    return True, f"{report.tests} tests" + (f", max abs(Δ log p) = {largest}" if largest else "")
+
+
+def _tests(cell: Cell) -> Path:
+    """The tests of a plain trainer, or those of another: ``integration_tests/real/test_fsdp2.py``."""
+    return REAL / ("test_pushes.py" if cell.trainer == "plain" else f"test_{cell.trainer}.py")
