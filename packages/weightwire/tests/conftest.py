@@ -235,8 +235,8 @@ class Server:
 class LogControl:
     """A control plane that keeps the order of its calls.
 
-    ``fail`` strikes before the engine acts, ``fail_late`` after it, and at ``kill_at`` its process ends. At ``end_at`` it
-    is the trainer's that ends: nothing it does from then on has an effect.
+    ``fail`` strikes before the engine acts, ``fail_late`` after it, and at ``kill_at`` its process ends. At ``end_at``
+    it is the trainer's that ends: nothing it does from then on has an effect.
     """
 
     def __init__(self, url: str, log: list[str], *, keeps_version: bool = True) -> None:

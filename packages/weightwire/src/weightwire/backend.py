@@ -156,7 +156,7 @@ class SenderBackend:
         """Leave the group on both sides, whichever of them is still in it."""
         try:
             self.engines.all(lambda engine: _leave(engine, deadline), "closing the channel", deadline)
-        except Exception:  # noqa: BLE001 - this side leaves all the same
+        except Exception:  # this side leaves all the same
             log.warning("The engines could not be told that the channel is closed.", exc_info=True)
         plane, self._plane = self._plane, None
         if plane is not None:

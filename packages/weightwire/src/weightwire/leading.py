@@ -91,7 +91,7 @@ class Leader:
         for part in (self._common.lifecycle.resume, self._common.lifecycle.close_channel):
             try:
                 part(deadline.at_most(deadline.remaining() / 2))
-            except Exception:  # noqa: BLE001 - there is nobody left to mend it
+            except Exception:  # there is nobody left to mend it
                 log.warning("The session did not close in order.", exc_info=True)
 
     def drop(self) -> None:

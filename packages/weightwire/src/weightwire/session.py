@@ -147,7 +147,7 @@ class Session:
             return
         try:
             self.wait()
-        except Exception:  # noqa: BLE001 - it was a push's to raise, and nobody collected it
+        except Exception:  # it was a push's to raise, and nobody collected it
             log.warning("The last push of the session failed.", exc_info=True)
         try:
             self._part.close(self._deadline().at_most(CLOSE_SECONDS))
