@@ -7,6 +7,7 @@ stands for runs for real in the suites of weightwire-testing and in integration_
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Sequence
 
@@ -117,7 +118,7 @@ class LogPlane:
     def _do(self, step: str) -> None:
         self.log.append(step)
         if step in self.fail:
-            raise self.fail[step]
+            raise copy.copy(self.fail[step])
 
     def prepare(self, spec: object, deadline: Deadline) -> Rendezvous:
         self._do("prepare")
@@ -143,7 +144,7 @@ class LogPlane:
             if window.start <= start < window.stop:
                 try:
                     source.gather(group)
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - as a plane must
                     failure = failure or error
         early = watch()
         if early is not None:
@@ -160,6 +161,10 @@ class LogPlane:
     def close(self, deadline: Deadline) -> None:
         self.log.append("close plane")
         self.wire.cut()
+
+
+class TrainerEnded(BaseException):
+    """The end of the trainer's process, as far as a test can have one inside its own."""
 
 
 class Server:
@@ -228,7 +233,11 @@ class Server:
 
 
 class LogControl:
-    """A control plane that keeps the order of its calls; ``fail`` strikes before the engine acts, ``fail_late`` after."""
+    """A control plane that keeps the order of its calls.
+
+    ``fail`` strikes before the engine acts, ``fail_late`` after it, and at ``kill_at`` its process ends. At ``end_at``
+    it is the trainer's that ends: nothing it does from then on has an effect.
+    """
 
     def __init__(self, url: str, log: list[str], *, keeps_version: bool = True) -> None:
         self.url = url
@@ -237,6 +246,8 @@ class LogControl:
         self.fail: dict[str, BaseException] = {}
         self.fail_late: dict[str, BaseException] = {}
         self.kill_at = ""
+        self.end_at = ""
+        self.ended = False
         self.found: EngineState | None = None
 
     @property
@@ -249,14 +260,17 @@ class LogControl:
 
     def _do(self, step: str, act: Callable[[], object] = lambda: None) -> None:
         self.log.append(step)
+        self.ended = self.ended or step == self.end_at
+        if self.ended:
+            raise TrainerEnded
         if step == self.kill_at:
             self.server.alive = False
         if step in self.fail:
-            raise self.fail[step]
+            raise copy.copy(self.fail[step])
         self.server.call(step)
         act()
         if step in self.fail_late:
-            raise self.fail_late[step]
+            raise copy.copy(self.fail_late[step])
 
     def _set(self, **values: object) -> Callable[[], None]:
         def act() -> None:
@@ -285,7 +299,7 @@ class LogControl:
         )
 
     def init_channel(self, request: object, deadline: Deadline) -> Call[None]:
-        return Call(lambda: self._do("init", lambda: self._set(channel=self.server.offered)()), doing="init")
+        return Call(lambda: self._do("init", self._set(channel=self.server.offered)), doing="init")
 
     def pause(self, mode: str, cache: str, deadline: Deadline) -> None:
         self._do("pause", self._set(paused=True))
@@ -366,7 +380,8 @@ class World:
         for control in self.controls:
             control.fail.clear()
             control.fail_late.clear()
-            control.kill_at = ""
+            control.kill_at = control.end_at = ""
+            control.ended = False
         self.plane.fail.clear()
         self.source.fail_at = None
 

@@ -248,3 +248,23 @@ def test_after_a_servers_error_the_next_call_takes_a_new_connection():
         assert http.post("/fails", Deadline.after(5)).status == 500
         assert http.post("/next", Deadline.after(5)).status == 200
         assert server.connections == 2
+
+
+def test_a_call_that_was_given_up_is_taken_off_the_wire():
+    ends = []
+
+    def never(connection: socket.socket, request: bytes) -> bool:
+        try:
+            ends.append(connection.recv(1))
+        except ConnectionResetError as reset:  # at once, instead of what is still unsent and then an end
+            ends.append(reset)
+        return False
+
+    with wire_server(never) as server:
+        with pytest.raises(DeadlineExceeded):
+            Http(server.url, Options()).post("/x", Deadline.after(0.2), b"{}")
+        patience = Deadline.after(5)
+        while not ends and not patience.expired:
+            threading.Event().wait(0.01)
+
+    assert isinstance(ends[0], ConnectionResetError)

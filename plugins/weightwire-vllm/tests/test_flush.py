@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from weightwire.deadlines import Deadline
 from weightwire.errors import EngineRefused
 
 
@@ -55,6 +56,36 @@ def test_flushing_a_server_with_nothing_to_flush_is_fine(control, vllm, plan, so
     plane.begin(plan, soon)
 
 
+@pytest.mark.parametrize("version", ["0.21.0", "0.22.1", "0.23.0", "0.26.0", "0.33.0"])
+def test_beginning_closes_what_a_dead_client_left_open_and_begins_once_more(control, vllm, plan, soon, version):
+    vllm.open = True
+    plane = control(version)
+    plane.begin(plan, soon)
+    assert vllm.open
+    plane.update(plan, plan.windows[0], soon).result(soon)
+    plane.finish(plan, soon)
+    assert not vllm.open
+    assert _paths(vllm).count("/update_weights") == 1
+
+
+def test_beginning_is_not_tried_again_for_any_other_reason(control, vllm, plan, soon):
+    vllm.fails["/start_weight_update"] = ["out of memory"]
+    with pytest.raises(EngineRefused) as caught:
+        control("0.32.0").begin(plan, soon)
+    assert "out of memory" in caught.value.server_text
+    assert _paths(vllm) == ["/start_weight_update"]
+
+
+@pytest.mark.parametrize("version", ["0.22.1", "0.32.0"])
+def test_with_two_workers_beginning_closes_it_too(two_workers, vllm, plan, soon, version):
+    vllm.open = True
+    plane = two_workers(version)
+    plane.begin(plan, soon)
+    plane.update(plan, plan.windows[0], soon).result(soon)
+    plane.finish(plan, soon)
+    assert not vllm.open
+
+
 def test_a_flush_never_sets_the_version(control, vllm, plan, soon):
     vllm.weight_version = "weightwire:r0:torn"
     plane = control("0.33.0")
@@ -101,12 +132,14 @@ def test_with_two_workers_old_errors_are_read_out_before_a_flush(two_workers, vl
 
 
 @pytest.mark.parametrize("version", ["0.22.1", "0.26.0", "0.33.0"])
-def test_with_two_workers_an_open_update_is_closed_however_often_it_was_refused(two_workers, vllm, plan, soon, version):
+def test_with_two_workers_an_open_update_is_closed_however_often_others_were_refused(
+    two_workers, http, vllm, plan, version
+):
+    soon = Deadline.after(10)
     plane = two_workers(version)
     plane.begin(plan, soon)
     for _ in range(3):
-        with pytest.raises(EngineRefused):
-            plane.begin(plan, soon)
+        assert http.post("/start_weight_update", soon, b"{}").status == 500
     plane.flush(soon)
     assert not vllm.open
     plane.begin(plan, soon)

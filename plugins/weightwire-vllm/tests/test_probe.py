@@ -5,7 +5,6 @@ from weightwire.deadlines import Deadline
 from weightwire.errors import (
     CompatibilityError,
     ConfigurationError,
-    DeadlineExceeded,
     EngineRefused,
     GarbledReply,
     StateError,
@@ -182,10 +181,12 @@ def test_an_engine_that_does_not_answer_is_told_from_a_slow_network(probed, vllm
     vllm.released.set()
 
 
-def test_the_callers_deadline_comes_first(control, vllm):
+def test_a_caller_with_little_time_is_told_too_and_in_time(control, vllm):
     vllm.silent.add("/is_paused")
-    with pytest.raises(DeadlineExceeded):
-        control("0.32.0").probe(Deadline.after(0.3))
+    deadline = Deadline.after(1.0)
+    with pytest.raises(StateError, match="waits in somebody's transfer"):
+        control("0.32.0").probe(deadline)
+    assert not deadline.expired
     vllm.released.set()
 
 

@@ -11,7 +11,7 @@ from weightwire import plan as planning
 from weightwire.agreement import Steps, Word, bad_news
 from weightwire.backend import SenderBackend
 from weightwire.deadlines import Deadline
-from weightwire.errors import StateError, WeightwireError
+from weightwire.errors import StateError
 from weightwire.led_round import LedRound, working_time
 from weightwire.messages import EngineInfo, Receipt, TransferPlan
 from weightwire.opening import Opening
@@ -91,7 +91,7 @@ class Leader:
         for part in (self._common.lifecycle.resume, self._common.lifecycle.close_channel):
             try:
                 part(deadline.at_most(deadline.remaining() / 2))
-            except WeightwireError:
+            except Exception:  # there is nobody left to mend it
                 log.warning("The session did not close in order.", exc_info=True)
 
     def drop(self) -> None:

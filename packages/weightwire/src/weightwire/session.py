@@ -11,7 +11,7 @@ from typing import Literal, Self
 from weightwire.agreement import Agreement
 from weightwire.backend import SenderBackend
 from weightwire.deadlines import Deadline
-from weightwire.errors import StateError, WeightwireError
+from weightwire.errors import StateError
 from weightwire.follower import FollowerBackend
 from weightwire.following import Follower
 from weightwire.leading import Leader
@@ -147,7 +147,7 @@ class Session:
             return
         try:
             self.wait()
-        except WeightwireError:
+        except Exception:  # it was a push's to raise, and nobody collected it
             log.warning("The last push of the session failed.", exc_info=True)
         try:
             self._part.close(self._deadline().at_most(CLOSE_SECONDS))

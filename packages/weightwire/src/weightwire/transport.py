@@ -7,11 +7,15 @@ discovery must stay quick.
 from __future__ import annotations
 
 import ipaddress
+import socket
+import struct
 import threading
 import time
+from typing import Any
 from urllib.parse import urlsplit
 
 import requests
+from requests.adapters import HTTPAdapter
 
 from weightwire.deadlines import Deadline
 from weightwire.errors import EngineUnreachable, GarbledReply
@@ -27,6 +31,19 @@ later without saying so, and the next POST would be reset (seen with vLLM 0.32.0
 
 LARGEST_REPLY = 64 * 1024 * 1024
 """Bytes after which an answer is no answer."""
+
+
+FORGET_UNSENT = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+"""Closing drops what has not reached the peer: a call that was given up must not arrive once a network has healed."""
+
+
+class _Adapter(HTTPAdapter):
+    """Connections that are closed without lingering."""
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        """Set the option on every socket."""
+        options = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), FORGET_UNSENT]
+        super().init_poolmanager(*args, socket_options=options, **kwargs)
 
 
 class Connections:
@@ -93,6 +110,8 @@ class Connections:
 
     def _fresh(self) -> requests.Session:
         session = requests.Session()
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, _Adapter())
         session.headers.update(self._options.headers)
         session.trust_env = self._trust_env
         session.verify = self._options.tls_ca or self._options.tls_verify

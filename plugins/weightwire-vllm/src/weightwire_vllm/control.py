@@ -49,9 +49,19 @@ class VllmControl(SharedCalls[Dialect]):
         return info
 
     def begin(self, plan: TransferPlan, deadline: Deadline) -> None:
-        """POST start."""
+        """POST start.
+
+        A client that died between start and its first update leaves the update open, and no route shows that: start
+        says so. What it left is closed as any half-done update is, and start is tried once more.
+        """
         del plan
-        self._tell(self._encoders.start(), deadline)
+        try:
+            self._tell(self._encoders.start(), deadline)
+        except EngineRefused as error:
+            if ALREADY_OPEN not in error.server_text:
+                raise
+            self.flush(deadline)
+            self._tell(self._encoders.start(), deadline)
 
     def finish(self, plan: TransferPlan, deadline: Deadline) -> None:
         """POST finish, with the version where the server keeps one."""

@@ -20,6 +20,9 @@ from weightwire.vllm.server_info import ServerInfo
 ANSWERS_WITHIN = 30.0
 """Seconds in which a healthy engine answers between two steps, also while a first request compiles."""
 
+ANSWERS_SHARE = 0.8
+"""And the part of the caller's time that it may take, so that there is some left to say what is wrong."""
+
 MARKED = "weightwire:"
 """Weight versions that begin so are marks of a round that never came to its end (see :mod:`weightwire.engines`)."""
 
@@ -105,14 +108,13 @@ def paused(client: Client, deadline: Deadline) -> bool:
     Raises:
         StateError: the engine does not answer.
     """
+    patience = deadline.at_most(min(ANSWERS_WITHIN, ANSWERS_SHARE * deadline.remaining()))
     try:
-        return client.ask("/is_paused", _Paused, deadline.at_most(ANSWERS_WITHIN)).is_paused
+        return client.ask("/is_paused", _Paused, patience).is_paused
     except DeadlineExceeded as error:
-        if deadline.expired:
-            raise
         raise StateError(
-            f"The web server at {client.url} answers, but its engine did not within {ANSWERS_WITHIN:g} s: it waits in "
-            "somebody's transfer, or hangs.",
+            f"The web server at {client.url} answers, but its engine did not within {patience.seconds:.3g} s: it waits "
+            "in somebody's transfer, or hangs.",
             hint="let the other transfer end; if there is none, restart the server",
         ).at(engine=client.url) from error
 
