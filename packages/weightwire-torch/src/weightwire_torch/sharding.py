@@ -12,7 +12,13 @@ from weightwire_torch.quantised import dequantised, form_of, is_four_bit
 
 
 class Sharding(Protocol):
-    """What a source asks of a framework. Every method is called on every rank, on the caller's thread."""
+    """What a source asks of a framework. Every method is called on every rank, on the caller's thread.
+
+    Attributes:
+        small_last: the last group shall be as small as can be, since it is copied.
+    """
+
+    small_last: bool
 
     def settle(self, model: torch.nn.Module) -> None:
         """Bring *model* into the state in which its tensors can be read. Before each gather; no collective."""
@@ -38,6 +44,8 @@ class Sharding(Protocol):
 
 class Unsharded:
     """Every tensor is whole, on every rank."""
+
+    small_last = False
 
     def settle(self, model: torch.nn.Module) -> None:
         """Nothing to do."""

@@ -56,7 +56,7 @@ class ModuleSource:
         """
         if self._manifest is None:
             self._sharding.settle(self._model)
-            self._blueprint = Blueprint.of(self._model, self._sharding.form)
+            self._blueprint = Blueprint.of(self._model, self._sharding.form, small_last=self._sharding.small_last)
             self._manifest = self._blueprint.manifest(dtype=self._dtype)
         return self._manifest
 
