@@ -62,13 +62,12 @@ class Blueprint:
         self.groups = tuple(groups)
 
     @classmethod
-    def of(cls, model: torch.nn.Module, form: Form, *, small_last: bool = False) -> Blueprint:
+    def of(cls, model: torch.nn.Module, form: Form) -> Blueprint:
         """Read a model's structure; gathers nothing.
 
         Args:
             model: the module, in whatever wrappers.
             form: shapes and dtypes of its tensors.
-            small_last: make the smallest of the tensors that would be gathered last a group of its own, behind them.
 
         Raises:
             ManifestError: a tensor can't be sent, two names become one, or a kind of adapter can't be merged.
@@ -80,10 +79,7 @@ class Blueprint:
         forms = _forms(found, form)
         convert = converter(inner, lambda tensor: forms.get(id(tensor), _NOTHING))
         cuts = groups_by_layer([unit.names[0] for unit in found])
-        groups = [found[start:stop] for start, stop in cuts]
-        if small_last and groups:
-            groups[-1:] = _smallest_last(groups[-1], forms)
-        return cls([_group(members, forms, convert) for members in groups])
+        return cls([_group(found[start:stop], forms, convert) for start, stop in cuts])
 
     def manifest(self, *, dtype: str = "") -> Manifest:
         """Describe what will be sent.
@@ -109,15 +105,6 @@ def _forms(found: Sequence[Unit], form: Form) -> dict[int, torch.Tensor]:
             tensor = unit.slots[index].tensor
             made[id(tensor)] = form(name, tensor)
     return made
-
-
-def _smallest_last(members: Sequence[Unit], forms: Mapping[int, torch.Tensor]) -> list[list[Unit]]:
-    def size(unit: Unit) -> int:
-        return sum(forms[id(unit.slots[index].tensor)].nbytes for index in unit.forms)
-
-    smallest = min(members, key=size)
-    others = [unit for unit in members if unit is not smallest]
-    return [others, [smallest]] if others else [[smallest]]
 
 
 def _group(members: Sequence[Unit], forms: Mapping[int, torch.Tensor], convert: Convert) -> Group:

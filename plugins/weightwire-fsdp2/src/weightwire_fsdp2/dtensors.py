@@ -36,9 +36,8 @@ class DTensors(Unsharded):
             return super().form(name, tensor)
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
-    def whole(self, tensors: Sequence[torch.Tensor], *, last: bool) -> Sequence[torch.Tensor]:
+    def whole(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Begin to gather all of a group, then wait for each."""
-        del last
         pending = [self._begin(t) if isinstance(t, DTensor) else t for t in tensors]
         return [_end(t) if isinstance(t, DTensor) else t.detach() for t in pending]
 
