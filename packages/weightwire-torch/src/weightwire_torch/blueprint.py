@@ -65,6 +65,10 @@ class Blueprint:
     def of(cls, model: torch.nn.Module, form: Form) -> Blueprint:
         """Read a model's structure; gathers nothing.
 
+        Args:
+            model: the module, in whatever wrappers.
+            form: shapes and dtypes of its tensors.
+
         Raises:
             ManifestError: a tensor can't be sent, two names become one, or a kind of adapter can't be merged.
         """

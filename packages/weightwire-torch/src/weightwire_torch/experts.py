@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
+from weightwire.errors import ManifestError
 
 Convert = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
 """From a module's tensors to its checkpoint's, both by name; tensors that are only renamed are passed through."""
@@ -46,7 +47,10 @@ def blocks(name: str, form: torch.Tensor, convert: Convert) -> dict[str, Block]:
     """
     if form.dim() != _DIMENSIONS:
         return {}
-    parts = convert({name: form})
+    try:
+        parts = convert({name: form})
+    except ManifestError:  # it becomes something only together with others (Ernie 4.5 VL: text and vision experts)
+        return {}
     per_expert = len(parts) // form.shape[0]
     if per_expert == 0 or form.shape[1] % per_expert or len(parts) != per_expert * form.shape[0]:
         return {}

@@ -24,16 +24,16 @@ class Sharding(Protocol):
             ManifestError: it can't be made whole by this framework; names it, and says what to install.
         """
 
-    def whole(self, tensors: Sequence[torch.Tensor], *, last: bool) -> Sequence[torch.Tensor]:
-        """Make tensors whole; a collective, in lock-step on all ranks.
-
-        Args:
-            tensors: those of one group.
-            last: no group follows in this round.
+    def whole(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Make the tensors of one group whole; a collective, in lock-step on all ranks.
 
         Returns:
-            As many, complete on the current stream; they stay as they are until the next call.
+            As many, complete on the current stream. They stay as they are until :meth:`release`, which comes before
+            the next call.
         """
+
+    def release(self) -> None:
+        """Nobody uses the tensors of the last group any more. Idempotent."""
 
 
 class Unsharded:
@@ -48,7 +48,9 @@ class Unsharded:
         shape, dtype = form_of(tensor) if is_four_bit(tensor) else (tensor.shape, tensor.dtype)
         return torch.empty(shape, dtype=dtype, device="meta")
 
-    def whole(self, tensors: Sequence[torch.Tensor], *, last: bool) -> Sequence[torch.Tensor]:
+    def whole(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """The tensors themselves; 4-bit weights dequantised."""
-        del last
         return [dequantised(tensor) if is_four_bit(tensor) else tensor.detach() for tensor in tensors]
+
+    def release(self) -> None:
+        """Nothing to do."""

@@ -22,7 +22,7 @@ def claim_module(model: object) -> int:
 
 
 class ModuleSource:
-    """Implements :class:`~weightwire.planes.WeightSource` over a module, however its tensors are kept."""
+    """Implements :class:`~weightwire.planes.WeightSource` and ``Releases`` over a module, however its tensors are kept."""
 
     def __init__(
         self, model: torch.nn.Module, options: Options, *, dtype: str = "", sharding: Sharding | None = None
@@ -65,10 +65,15 @@ class ModuleSource:
 
         What a slot holds is looked up anew: optimizers and ``load_state_dict(assign=True)`` may have put others there.
         """
-        groups = self._groups()
+        chosen = self._groups()[group]
+        self.release()
         self._sharding.settle(self._model)
-        tensors = [slot.tensor for slot in groups[group].slots]
-        return groups[group].build(list(self._sharding.whole(tensors, last=group == len(groups) - 1)))
+        tensors = [slot.tensor for slot in chosen.slots]
+        return chosen.build(list(self._sharding.whole(tensors)))
+
+    def release(self) -> None:
+        """Let go of what was gathered last, where the framework keeps it."""
+        self._sharding.release()
 
     def _groups(self) -> tuple[Group, ...]:
         self.manifest()

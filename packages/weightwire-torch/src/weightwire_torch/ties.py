@@ -6,8 +6,8 @@ from collections.abc import Hashable, Iterable
 
 import torch
 
-HEADS = ("lm_head.weight",)
-"""Ends of names that are left out when an embedding has the same storage: ``save_pretrained`` writes the embedding."""
+HEAD = "lm_head"
+"""The module whose tensors are left out where an embedding has the same storage: a checkpoint holds the embedding."""
 
 Identity = tuple[object, ...]
 
@@ -57,7 +57,7 @@ def kept(named: Iterable[tuple[str, Hashable]]) -> set[str]:
 
 
 def _is_head(name: str) -> bool:
-    return name.endswith(HEADS)
+    return HEAD in name.split(".")
 
 
 def _is_draft(name: str) -> bool:

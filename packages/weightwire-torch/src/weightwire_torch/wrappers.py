@@ -51,10 +51,13 @@ def _unsharded_strategy() -> object:
 
 
 def _inside(module: torch.nn.Module) -> torch.nn.Module | None:
+    children = _children(module)
     if is_a(module, "peft.peft_model:PeftModel"):
-        adapted = module._modules["base_model"]  # noqa: SLF001 - a tuner; the model itself where only prompts are learned
-        return adapted._modules["model"] if is_a(adapted, "peft.tuners.tuners_utils:BaseTuner") else adapted  # type: ignore[union-attr] # there; noqa: SLF001
-    children = [(name, child) for name, child in module._modules.items() if child is not None]  # noqa: SLF001
-    if len(children) == 1 and children[0][0] in ONLY_CHILDREN:
-        return children[0][1]
-    return None
+        adapted = children["base_model"]  # a tuner, or the model itself where only prompts are learned
+        return _children(adapted)["model"] if is_a(adapted, "peft.tuners.tuners_utils:BaseTuner") else adapted
+    (name, *others) = children or ("",)
+    return children[name] if not others and name in ONLY_CHILDREN else None
+
+
+def _children(module: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    return {name: child for name, child in module._modules.items() if child is not None}  # noqa: SLF001

@@ -100,6 +100,8 @@ class Follower:
             self._common.lifecycle.abort_update(plan, error, deadline)
             walk.leave(error, deadline)
             raise
+        finally:
+            walk.source.release()
 
     def _hear_the_end(self, plan: TransferPlan, steps: Steps, deadline: Deadline) -> Word:
         try:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from weightwire.deadlines import Deadline
 from weightwire.errors import PluginError
 from weightwire.messages import Window
-from weightwire.planes import RankGroup, WeightSource
+from weightwire.planes import RankGroup, Releases, WeightSource
 from weightwire.tensors import Manifest
+
+log = logging.getLogger(__name__)
 
 Gate = Callable[[Exception | None, Deadline], None]
 """Passed between two windows, with what went wrong on this rank so far; raises on every rank if one can't go on."""
@@ -74,3 +77,12 @@ class InStep:
     def catch_up(self, window: Window) -> None:
         """Gather and drop what is left of *window*."""
         gather_and_drop(self, range(self._next, groups_of(self.manifest(), window).stop))
+        self.release()
+
+    def release(self) -> None:
+        """Let go of what was gathered last, where the source holds on to it; never raises."""
+        if isinstance(self._source, Releases):
+            try:
+                self._source.release()
+            except Exception:  # a round has its own errors, and its outcome is settled by now
+                log.exception("The weight source could not let go of what it gathered last.")

@@ -85,6 +85,8 @@ class LedRound:
         except Exception:
             self._source.catch_up(self._plan.windows[self._window])
             raise
+        finally:
+            self._source.release()
 
     def _gate(self, error: Exception | None, deadline: Deadline) -> None:
         """Between two windows: go on only if every rank can."""

@@ -204,7 +204,8 @@ class WeightSource(Protocol):
 
         Called once a round for each group, in order, on every rank, on the thread and stream of the caller of
         ``push()``. The tensors are complete (no work pending on another stream) and stay as they are until the next
-        call of ``gather``, also when storage the source does not own is freed meanwhile.
+        call of ``gather``, also when storage the source does not own is freed meanwhile. A source that wants to know
+        when that is over implements :class:`Releases`.
         """
 
 
@@ -218,6 +219,17 @@ class LastingTensors(Protocol):
     @property
     def lasting(self) -> bool:
         """Whether they do."""
+
+
+@runtime_checkable
+class Releases(Protocol):
+    """A weight source that holds on to what its last gather returned: the engine of a framework's own memory, say."""
+
+    def release(self) -> None:
+        """Let it go; nobody uses it any more. On every rank, after a round's last gather, however the round ended.
+
+        Cheap and idempotent. A collective is allowed only where every rank's gathers went alike.
+        """
 
 
 class SingleRank:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch.distributed._functional_collectives import wait_tensor
@@ -21,7 +22,7 @@ class DTensors(Unsharded):
         self._dtype = torch_dtype(dtype) if dtype else None
 
     def settle(self, model: torch.nn.Module) -> None:
-        """Take back what a forward without a backward left unsharded: those copies are cast, the shards are the masters.
+        """Free what a forward without a backward left whole: cast copies, while the shards are the masters.
 
         The root of a model keeps its parameters whole after the forward, for the backward that mostly follows.
         """
@@ -35,17 +36,16 @@ class DTensors(Unsharded):
             return super().form(name, tensor)
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
-    def whole(self, tensors: Sequence[torch.Tensor], *, last: bool) -> Sequence[torch.Tensor]:
+    def whole(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Begin to gather all of a group, then wait for each."""
-        del last
         pending = [self._begin(t) if isinstance(t, DTensor) else t for t in tensors]
         return [_end(t) if isinstance(t, DTensor) else t.detach() for t in pending]
 
     @torch.no_grad()
     def _begin(self, tensor: DTensor) -> DTensor:
-        shard = _on_device_of_mesh(tensor.detach())
+        shard = _on_device_of_mesh(tensor)
         if self._dtype is not None and may_become(shard.dtype, self._dtype):
-            shard = shard.to(self._dtype)
+            shard = cast("DTensor", shard.to(self._dtype))
         return shard.redistribute(placements=[Replicate()] * shard.device_mesh.ndim, async_op=True)
 
 
@@ -63,4 +63,4 @@ def _on_device_of_mesh(tensor: DTensor) -> DTensor:
 @torch.no_grad()
 def _end(tensor: DTensor) -> torch.Tensor:
     """The whole tensor, complete: the current stream waits for the collective's."""
-    return wait_tensor(tensor.to_local())
+    return cast("torch.Tensor", wait_tensor(tensor.to_local()))  # type: ignore[no-untyped-call] # torch's

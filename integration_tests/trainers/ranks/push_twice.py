@@ -1,0 +1,69 @@
+"""Every rank of a trainer: for each set-up two steps, two pushes, and what the engine then says beside what it should."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import weightwire
+from models import PROMPT, scores
+from setups import SETUPS, Trainer
+from weightwire_testing.sampling import score
+
+PUSHES = 2
+
+
+def make(setup: str, checkpoint: Path) -> Trainer:
+    if setup in SETUPS:
+        return SETUPS[setup](checkpoint)
+    import deepspeed_setups  # noqa: PLC0415 - takes seconds
+
+    return deepspeed_setups.SETUPS[setup](checkpoint)
+
+
+def distance(one: list[float], other: list[float]) -> float:
+    return max(abs(x - y) for x, y in zip(one, other, strict=True))
+
+
+def run(setup: str, checkpoint: Path, url: str, options: dict[str, object]) -> dict[str, object]:
+    trainer = make(setup, checkpoint)
+    before = score(url, PROMPT) if dist.get_rank() == 0 else []
+    off, moved = [], []
+    with weightwire.connect(url, trainer.model, options) as session:
+        for number in range(PUSHES):
+            trainer.step(number)
+            receipt = session.push(version=f"{setup}-{number}")
+            weights = trainer.weights()
+            if dist.get_rank() == 0:
+                said = score(url, PROMPT)
+                off.append(distance(said, scores(checkpoint, weights)))
+                moved.append(distance(said, before))
+                before = said
+    return {"off": off, "moved": moved, "nbytes": receipt.stats.nbytes, "committed": receipt.committed}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--checkpoint", required=True, type=Path)
+    parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--options", type=json.loads, default={})
+    parser.add_argument("setups", nargs="+")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo")
+    for setup in given.setups:
+        said = run(setup, given.checkpoint, given.url, given.options)
+        (given.out / f"{setup}.{dist.get_rank()}.json").write_text(json.dumps(said))
+    dist.destroy_process_group()
+    os._exit(0)  # threads of a framework need not be waited for
+
+
+if __name__ == "__main__":
+    main()
