@@ -27,7 +27,10 @@ ENOUGH_LINES = 100
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("weightwire_torch.gloo_group:GlooGroup.host", "parameters"): "each is a plain fact of the group, all by keyword",
-    ("weightwire_torch.gloo_group:GlooGroup.connect", "parameters"): "each is a plain fact of the group, all by keyword",
+    (
+        "weightwire_torch.gloo_group:GlooGroup.connect",
+        "parameters",
+    ): "each is a plain fact of the group, all by keyword",
 }
 """What may breach which rule, and why: ``("weightwire_x.module:Class.method", "parameters"): "reason"``."""
 
