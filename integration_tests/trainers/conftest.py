@@ -12,13 +12,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # the helpers beside the tests
 
-from launch import RANKS, torchrun  # noqa: E402 - found through the line above
+from launch import RANKS, torchrun
 
 Said = dict[str, object]
 
 
 @pytest.fixture(scope="session")
-def crews(engine_pool, tiny_checkpoint, tmp_path_factory) -> Callable[..., list[Said]]:  # noqa: ANN001 - the plugin's
+def crews(engine_pool, tiny_checkpoint, tmp_path_factory) -> Callable[..., list[Said]]:
     """What every rank of a trainer says of one set-up. All set-ups of one kind and size run in one crew, once."""
     from weightwire_testing.reference import EngineSettings  # noqa: PLC0415 - where there is one
 

@@ -18,7 +18,7 @@ CELLS = [pytest.param(ranks, crew, setup, id=f"{setup}-{ranks}") for ranks, crew
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("ranks", "crew", "setup"), CELLS)
-def test_the_engine_holds_what_was_trained(ranks: int, crew: tuple[str, ...], setup: str, crews) -> None:  # noqa: ANN001
+def test_the_engine_holds_what_was_trained(ranks: int, crew: tuple[str, ...], setup: str, crews) -> None:
     sender, *others = crews(ranks, crew, setup)
     assert all(off < TOLERANCE for off in sender["off"]), sender
     assert all(moved > 100 * TOLERANCE for moved in sender["moved"]), sender

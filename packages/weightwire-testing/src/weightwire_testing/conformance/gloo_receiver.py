@@ -37,7 +37,7 @@ class GlooReceiver:
 
     def receive(self, tensors: Sequence[TensorMeta]) -> Iterator[tuple[str, Tensor]]:
         """Receive one window."""
-        for weights in receive(self._group, tensors, self._geometry, self._ring):
+        for weights in receive(self._group, tensors, geometry=self._geometry, ring=self._ring):
             yield from weights
 
     def close(self) -> None:
