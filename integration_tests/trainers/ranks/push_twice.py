@@ -1,4 +1,4 @@
-"""Every rank of a trainer: for each set-up two steps, two pushes, and what the engine then says beside what it should."""
+"""Every rank of a trainer: per set-up two steps, two pushes, what the engine then says and what it should."""
 
 from __future__ import annotations
 

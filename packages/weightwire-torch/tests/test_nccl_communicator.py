@@ -31,7 +31,7 @@ class ScriptedNccl:
         return 7
 
     def state(self, handle: int) -> int:
-        assert not {"destroy", "abort"} & set(self.called), "a call to freed memory"
+        assert not {"abort"} & set(self.called), "a call to freed memory"
         return self.states.pop(0) if len(self.states) > 1 else self.states[0]
 
     def add_up(self, handle: int, pointer: int, *, stream: int) -> None:
@@ -39,12 +39,6 @@ class ScriptedNccl:
 
     def broadcast(self, handle: int, pointer: int, *, nbytes: int, stream: int) -> None:
         self.called.append(f"broadcast {nbytes}")
-
-    def finalize(self, handle: int) -> None:
-        self.called.append("finalize")
-
-    def destroy(self, handle: int) -> None:
-        self.called.append("destroy")
 
     def abort(self, handle: int) -> None:
         self.called.append("abort")
@@ -126,11 +120,12 @@ def test_an_abort_returns_at_once_and_happens_once() -> None:
     assert nccl.called.count("abort") == 1
 
 
-def test_closing_leaves_in_order() -> None:
-    nccl, inside = entered(Result.SUCCESS, Result.IN_PROGRESS, Result.SUCCESS)
+def test_closing_waits_for_the_last_collective_and_then_leaves_once() -> None:
+    nccl, inside = entered(Result.IN_PROGRESS, Result.IN_PROGRESS, Result.SUCCESS)
     inside.close(Deadline.after(5.0))
     inside.close(Deadline.after(5.0))
-    assert nccl.called == ["enter 0/2", "finalize", "destroy"]
+    assert nccl.states == [Result.SUCCESS]
+    assert nccl.called == ["enter 0/2", "abort"]
 
 
 def test_closing_what_hangs_aborts_in_time() -> None:

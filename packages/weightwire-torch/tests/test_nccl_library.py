@@ -60,7 +60,7 @@ def test_every_function_is_called_as_the_header_says(build) -> None:
     assert one.item() == 1.0
     assert memory.tolist() == [0x5A] * 31 + [0]
     inside.close(Deadline.after(5.0))
-    assert library.last_words() == "destroyed"
+    assert library.last_words() == "aborted"
 
 
 @compiled
@@ -71,7 +71,7 @@ def test_an_error_that_comes_later_is_told_in_nccls_words(build) -> None:
     with pytest.raises(ChannelError, match=r"while sending: remote process exited") as caught:
         inside.settle(guard(), "sending")
     assert "NCCL_DEBUG=WARN" in caught.value.hint
-    inside.close(Deadline.after(5.0))  # what is broken can't be left in order
+    inside.close(Deadline.after(5.0))
     assert library.last_words() == "aborted"
 
 

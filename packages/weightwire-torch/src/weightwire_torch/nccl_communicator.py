@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from weightwire.calls import Call
@@ -24,7 +25,7 @@ Check = Callable[[], None]
 _SHORTEST_NAP = 0.00002  # seconds
 _LONGEST_NAP = 0.0005
 _NAPS_IN_A_WAIT = 16  # a nap is this part of what was waited so far: a wait is at most 6 % late
-_ORDERLY = 3.0  # seconds that leaving in order may take, before it becomes an abort
+_ORDERLY = 3.0  # seconds that the last collective, and then leaving, may take
 
 
 class Nccl(Protocol):
@@ -48,12 +49,6 @@ class Nccl(Protocol):
 
     def broadcast(self, handle: int, pointer: int, *, nbytes: int, stream: int) -> None:
         """Begin to broadcast bytes of rank 0."""
-
-    def finalize(self, handle: int) -> None:
-        """Begin to leave in order."""
-
-    def destroy(self, handle: int) -> None:
-        """Free what was finalized."""
 
     def abort(self, handle: int) -> None:
         """Leave at once."""
@@ -135,20 +130,16 @@ class Communicator:
         return Call(lambda: self._nccl.abort(handle), doing="aborting the NCCL communicator")
 
     def close(self, deadline: Deadline) -> None:
-        """Leave in order, within a few seconds; what can't be left so is aborted. Never raises; idempotent."""
-        guard = Guard(deadline.at_most(_ORDERLY), all_well)
-        try:
-            self.settle(guard, "waiting for the last collective")
-            with self._lock:
-                self._nccl.finalize(self._open())
-            self.settle(guard, "leaving the communicator")
-            handle = self._give_up()
-            if handle is not None:
-                self._nccl.destroy(handle)
-        except WeightwireError:
-            leaving = self.abort()
-            if leaving is not None:
-                leaving.wait(deadline.at_most(_ORDERLY).remaining())
+        """Leave, once the last collective is done, within a few seconds. Never raises; idempotent.
+
+        Always by abort, as vLLM leaves from 0.32 on: ncclCommFinalize and ncclCommDestroy wait until the workers leave
+        too, which a stock server up to 0.31 never does (seen with 0.26.0 and NCCL 2.28.9: neither returned in 150 s).
+        """
+        with suppress(WeightwireError):
+            self.settle(Guard(deadline.at_most(_ORDERLY), all_well), "waiting for the last collective")
+        leaving = self.abort()
+        if leaving is not None:
+            leaving.wait(deadline.at_most(_ORDERLY).remaining())
 
     def _settled(self, doing: str) -> bool:
         with self._lock:

@@ -52,8 +52,6 @@ _SIGNATURES: dict[str, tuple[type, tuple[type, ...]]] = {
     "ncclCommGetAsyncError": (c_int, (c_void_p, POINTER(c_int))),
     "ncclAllReduce": (c_int, (c_void_p, c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p)),
     "ncclBroadcast": (c_int, (c_void_p, c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p)),
-    "ncclCommFinalize": (c_int, (c_void_p,)),
-    "ncclCommDestroy": (c_int, (c_void_p,)),
     "ncclCommAbort": (c_int, (c_void_p,)),
 }
 
@@ -146,14 +144,6 @@ class NcclLibrary:
         self._checked(
             "ncclBroadcast", *(pointer, pointer, nbytes, _UINT8, _ROOT, handle, stream), doing="beginning a broadcast"
         )
-
-    def finalize(self, handle: int) -> None:
-        """Begin to leave in order: what is under way is finished first."""
-        self._checked("ncclCommFinalize", handle, doing="leaving the communicator")
-
-    def destroy(self, handle: int) -> None:
-        """Free a communicator that was finalized. The handle must not be used again."""
-        self._checked("ncclCommDestroy", handle, doing="freeing the communicator")
 
     def abort(self, handle: int) -> None:
         """Stop what is under way on the device, and free the communicator. May take a while."""
