@@ -62,21 +62,24 @@ def test_openapi_shows_the_bodies_that_the_framework_reads(version, facts):
 
 
 def test_a_start_needs_a_body_where_the_release_reads_one(version, facts):
-    assert Release.of(version).start_needs_body is facts["route./start_weight_update"]["body"]["required"]
+    start = facts.get("route./start_weight_update")
+    assert Release.of(version).two_call is (start is None)
+    assert Release.of(version).start_needs_body is (start is not None and start["body"]["required"])
 
 
 def test_behaviour_is_the_releases(version, facts):
     release = Release.of(version)
-    assert release.failed_update_closes is facts["worker.update.failure_closes_the_update"]
+    assert release.failed_update_closes is facts.get("worker.update.failure_closes_the_update", False)
     assert release.since(29) is facts["worker.update.takes_a_list"]
     assert release.since(32) is not facts["packed.scalars_fail"]
     assert release.since(22) is facts["backend.takes_any_name"]
-    assert release.kernel_format is ("is_checkpoint_format" in str(facts["worker.start.parameters"]))
+    said_at = facts["worker.start.parameters"] or facts["nccl.update_info.fields"]
+    assert release.kernel_format is ("is_checkpoint_format" in str(said_at))
     assert all(f"'{mode}'" in facts["pause.modes"] for mode in PauseMode)
     assert KEY.partition("/")[0] in str(facts["rendezvous.store_keys"])
 
 
 def test_refusals_are_in_the_words_of_the_release(facts):
     said = inspect.getsource(worker)
-    for refusal in facts["worker.start.refusals"] + facts["worker.finish.refusals"]:
+    for refusal in facts.get("worker.start.refusals", []) + facts.get("worker.finish.refusals", []):
         assert refusal in said or "draft" in refusal

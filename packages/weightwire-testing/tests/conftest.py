@@ -15,7 +15,7 @@ from weightwire_testing.model import TinyLlama
 from weightwire_testing.reference import ReferenceEngine
 from weightwire_torch.gloo_group import GlooGroup
 
-SECONDS = 20.0
+SECONDS = 60.0
 COLLECTIVE_SECONDS = 3.0  # a sender whose receiver has failed sits in its collective, and a test waits for it to end
 PICKLE = (
     b"\x80\x03c_ctypes\n_unpickle\ncvllm.distributed.device_communicators.pynccl_wrapper\nncclUniqueId\n}C\x80",

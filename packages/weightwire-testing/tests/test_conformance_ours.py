@@ -10,7 +10,8 @@ from weightwire.http import Http
 from weightwire.options import Options
 from weightwire_testing.conformance import ControlPlaneSuite, DataPlaneSuite, OnReferenceEngine, WeightSourceSuite
 from weightwire_testing.model import ModelShape, TinyLlama, save_checkpoint
-from weightwire_testing.reference import EngineSettings
+from weightwire_testing.reference import Backend, EngineSettings
+from weightwire_testing.stock_plane import StockShimPlane
 from weightwire_torch.checkpoint_source import CheckpointSource
 from weightwire_torch.gloo_plane import GlooPlane
 from weightwire_torch.sources import ModuleSource
@@ -41,6 +42,14 @@ class TestVllm022(OnVllm):
 class TestVllm032WithTwoWorkers(OnVllm):
     settings = EngineSettings(version="0.32.0", workers=2)
     capabilities = frozenset(ControlPlaneSuite.offers)
+
+
+class TestStockVllm028(OnVllm):
+    settings = EngineSettings(version="0.28.0", backend=Backend.NCCL)
+    capabilities = frozenset(ControlPlaneSuite.offers)
+
+    def make_plane(self):
+        return StockShimPlane()
 
 
 class TestModuleSource(WeightSourceSuite):

@@ -47,7 +47,7 @@ class Stream:
         self._call = Call(self._read, doing="streaming")
 
     def _events(self) -> Iterator[dict]:
-        with requests.post(self._url, json=self._asked, stream=True, timeout=20) as reply:
+        with requests.post(self._url, json=self._asked, stream=True, timeout=60) as reply:
             for line in reply.iter_lines():
                 if line.startswith(b"data: {"):
                     yield json.loads(line[6:])["choices"][0]
@@ -61,10 +61,10 @@ class Stream:
 
     def reaches(self, count: int) -> None:
         with self._grown:
-            assert self._grown.wait_for(lambda: len(self.tokens) >= count, 20)
+            assert self._grown.wait_for(lambda: len(self.tokens) >= count, 60)
 
     def end(self) -> None:
-        self._call.result(Deadline.after(20))
+        self._call.result(Deadline.after(60))
 
 
 def push(there, model: TinyLlama) -> None:

@@ -143,7 +143,7 @@ def test_a_list_of_payloads_gives_each_worker_its_own_and_each_rank_can_be_asked
     each = [{"names": [name], "dtype_names": ["float32"], "shapes": [[128]]} for name in names]
     call = there.later("/update_weights", {"update_info": each})
     there.sender.send([torch.linspace(-2, 2, 128).view(torch.uint8)])
-    assert call.result(Deadline.after(20)).status_code == 200
+    assert call.result(Deadline.after(60)).status_code == 200
     there.finish()
     first, second = there.engine.holdings()
     assert first.fingerprint != second.fingerprint
@@ -215,7 +215,7 @@ def test_a_direct_round_of_ours(version, packed, trainer) -> None:
         assert there.start().status_code == 200
     call = there.ours("receive", len(NEW))
     there.sender.send(packs(NEW, 100_000 if packed else -1))
-    assert call.result(Deadline.after(20)).status_code == 200
+    assert call.result(Deadline.after(60)).status_code == 200
     if there.minor >= 21:
         assert there.finish().status_code == 200
     assert there.engine.fingerprint() == fingerprint(NEW)
@@ -223,7 +223,7 @@ def test_a_direct_round_of_ours(version, packed, trainer) -> None:
 
 def stage(there, tensors: dict[str, torch.Tensor]) -> None:
     assert there.start().status_code == 200
-    assert there.ours("stage", len(tensors)).result(Deadline.after(20)).status_code == 200
+    assert there.ours("stage", len(tensors)).result(Deadline.after(60)).status_code == 200
     assert there.finish().status_code == 200
 
 
@@ -239,7 +239,7 @@ def test_a_staged_round_lands_beside_the_model_while_it_serves(version, trainer)
     there.sender.send(flats[3:])
     assert there.engine.fingerprint() == fingerprint(OLD)
     there.start()
-    assert there.ours("commit").result(Deadline.after(20)).status_code == 200
+    assert there.ours("commit").result(Deadline.after(60)).status_code == 200
     there.finish("3")
     assert there.engine.fingerprint() == fingerprint(NEW)
     assert there.says() != before
@@ -250,7 +250,7 @@ def test_staged_on_0_22_goes_by_the_kernel_format(trainer) -> None:
     there.init_ours(NEW)
     for action in ("stage", "commit"):
         assert there.post("/start_weight_update", {"is_checkpoint_format": False}).status_code == 200
-        assert there.ours(action, len(NEW)).result(Deadline.after(20)).status_code == 200
+        assert there.ours(action, len(NEW)).result(Deadline.after(60)).status_code == 200
         assert there.finish().status_code == 200
         if action == "stage":
             there.sender.send(packs(NEW, 100_000))
@@ -264,13 +264,13 @@ def test_an_aborted_staged_round_leaves_the_old_weights_and_a_channel_that_works
     stage(there, NEW)
     there.sender.send(packs(NEW, 100_000))
     there.start()
-    assert there.ours("abort").result(Deadline.after(20)).status_code == 200
-    assert "was not staged" in there.ours("commit").result(Deadline.after(20)).text
+    assert there.ours("abort").result(Deadline.after(60)).status_code == 200
+    assert "was not staged" in there.ours("commit").result(Deadline.after(60)).text
     assert there.engine.fingerprint() == fingerprint(OLD)
     stage(there, NEW)
     there.sender.send(packs(NEW, 100_000))
     there.start()
-    assert there.ours("commit").result(Deadline.after(20)).status_code == 200
+    assert there.ours("commit").result(Deadline.after(60)).status_code == 200
     assert there.engine.fingerprint() == fingerprint(NEW)
 
 
@@ -281,7 +281,7 @@ def test_a_staged_round_whose_sender_dies_can_not_be_committed(trainer) -> None:
     there.sender.send(packs(NEW, 100_000)[:2])
     there.sender.leave()
     there.start()
-    assert there.ours("commit").result(Deadline.after(20)).status_code == 500
+    assert there.ours("commit").result(Deadline.after(60)).status_code == 500
     assert there.engine.fingerprint() == fingerprint(OLD)
     assert there.says()
 
@@ -293,7 +293,7 @@ def test_half_a_fused_layer_is_not_committed(trainer) -> None:
     stage(there, part)
     there.sender.send(packs(part, 100_000))
     there.start()
-    assert "qkv_proj" in there.ours("commit").result(Deadline.after(20)).text
+    assert "qkv_proj" in there.ours("commit").result(Deadline.after(60)).text
     assert there.engine.fingerprint() == fingerprint(OLD)
 
 
@@ -325,7 +325,7 @@ def test_ours_refuses_an_update_it_does_not_understand(changed, says, trainer) -
     there = trainer(EngineSettings())
     there.init_ours(NEW)
     there.start()
-    reply = there.ours("receive", **changed).result(Deadline.after(20))
+    reply = there.ours("receive", **changed).result(Deadline.after(60))
     assert reply.status_code == 500
     assert says in reply.json()["error"]["message"]
 
@@ -338,7 +338,7 @@ def test_ours_looks_before_it_receives(trainer) -> None:
     ):
         there.init_ours(wrong)
         there.start()
-        reply = there.ours("receive", 1).result(Deadline.after(20))
+        reply = there.ours("receive", 1).result(Deadline.after(60))
         assert says in reply.json()["error"]["message"]
         assert there.says()
 
@@ -346,11 +346,11 @@ def test_ours_looks_before_it_receives(trainer) -> None:
 def test_ours_needs_a_channel(trainer) -> None:
     there = trainer(EngineSettings())
     there.start()
-    assert "has no channel" in there.ours("receive").result(Deadline.after(20)).text
+    assert "has no channel" in there.ours("receive").result(Deadline.after(60)).text
     there.init_ours(NEW)
     assert there.post("/shutdown_weight_transfer_engine").status_code == 200
     there.start()
-    assert "has no channel" in there.ours("receive").result(Deadline.after(20)).text
+    assert "has no channel" in there.ours("receive").result(Deadline.after(60)).text
 
 
 # Payloads by themselves.

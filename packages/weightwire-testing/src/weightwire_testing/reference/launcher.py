@@ -25,7 +25,7 @@ START_SECONDS = 60.0
 """How long a start may take: it imports torch, which is seconds on a busy machine."""
 
 _STOP_SECONDS = 10.0
-_SWITCH_SECONDS = 20.0
+_SWITCH_SECONDS = 60.0
 
 
 class ReferenceEngine:
