@@ -36,7 +36,6 @@ class OnVllm(OnReferenceEngine, ControlPlaneSuite):
 
 class TestVllm022(OnVllm):
     settings = EngineSettings(version="0.22.1")
-    capabilities = frozenset({"refuses_a_second_begin"})
 
 
 class TestVllm032WithTwoWorkers(OnVllm):
