@@ -25,7 +25,9 @@ PASSED_ALONG = frozenset({"deadline", "options"})
 ENOUGH_LINES = 100
 """A member below this many lines is a beginning: its medians and its share of tests say nothing yet."""
 
-EXCEPTIONS: dict[tuple[str, str], str] = {}
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("weightwire-testing", "tests"): "the kit's suites are tests that ship as source; counted as such it is 0.88",
+}
 """What may breach which rule, and why: ``("weightwire_x.module:Class.method", "parameters"): "reason"``."""
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
