@@ -182,7 +182,7 @@ def served(
 
 
 def start(server: VllmServer) -> None:
-    """Start it, a second time if vLLM gave up on a process of its own: before 0.28 that one has 30 s, busy or not."""
+    """Start it, a second time if vLLM gave up on a process of its own: in 0.22 that one has 30 s, on any machine."""
     try:
         server.__enter__()
     except ConfigurationError as error:
