@@ -185,7 +185,8 @@ def run(context: Context, experiment: Experiment, paths: Sequence[str]) -> int |
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path)), "PYTHONUNBUFFERED": "1"}
     environment |= {"HF_HUB_OFFLINE": "1", "PYTHONFAULTHANDLER": "1"}
     words = [sys.executable, str(HERE / experiment.script), str(file), *experiment.arguments]
-    limit = max(1.0, min(3 * experiment.seconds, context.left))
+    patience = 3 if context.cuda else 12
+    limit = max(1.0, min(patience * experiment.seconds, context.left))
     with subprocess.Popen(words, env=environment, start_new_session=True) as process:
         try:
             return process.wait(timeout=limit)
