@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from gpu_context import Context, Results, main
-from gpu_models import served
+from gpu_models import said
 from gpu_proxy import Proxy
 from gpu_sessions import connect, holds, two_models
 from weightwire.errors import WeightwireError
@@ -103,7 +103,7 @@ def wedged(context: Context, results: Results, models: dict[str, Any]) -> None:
     usable_gpu(context, results)
     os.killpg(pid, signal.SIGCONT)
     with results.step("a server that goes on after that"):
-        results.tell("it still answers", logprobs=served(context.servers[name].url)[:2])
+        results.tell("it still answers", logprobs=said(context.servers[name].url).logprobs[:2])
 
 
 def failed(results: Results, session: Any, what: str, *, within: float) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import weightwire
 from gpu_context import Context, Results, main
-from gpu_models import apart, expected, served, small_model
+from gpu_models import off, small_model
 from gpu_sessions import CLOSE, connect
 from weightwire.errors import CompatibilityError, WeightwireError
 from weightwire_torch import nccl_version
@@ -53,7 +53,7 @@ def cured(context: Context, results: Results, other: str, model: Any) -> None:
     with connect(context, other, model, nccl_library=context.library) as session:
         joined = time.monotonic() - began
         session.push("cured")
-        found = apart(served(context.servers[other].url), expected(model))
+        found = off(context.servers[other].url, model)
         results.tell("the cure", ok=found < CLOSE, apart=found, joined=joined)
 
 

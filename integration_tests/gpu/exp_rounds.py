@@ -12,7 +12,7 @@ from typing import Any
 import gpu_memory
 from gpu_context import Context, Results, main
 from gpu_load import Load
-from gpu_models import TEXT, apart, served
+from gpu_models import TEXT, apart, said
 from gpu_sessions import FAR, SAME, connect, different, holds, seconds, two_models
 
 REINITS = 10
@@ -26,12 +26,14 @@ def rounds(context: Context, results: Results) -> None:
     models = two_models(context)
     results.tell("A and B differ", ok=different(models) > FAR, apart=different(models))
     holds(context, results, name, model=models["A"], what="before any round the server holds A")
-    before = served(context.servers[name].url)
+    before = said(context.servers[name].url)
     for packed in (True, False):
         with results.step(f"A, B, A again, packed={packed}"):
             there_and_back(context, results, models, packed=packed)
-            back = apart(before, served(context.servers[name].url))
-            results.tell(f"packed={packed}: A again is what it was before", ok=back < SAME, apart=back)
+            again = said(context.servers[name].url)
+            back = apart(before.logprobs, again.logprobs)
+            right = again.tokens == before.tokens and back < SAME
+            results.tell(f"packed={packed}: A again says what it said before", ok=right, apart=back)
     with results.step("rounds under load"):
         under_load(context, results, models)
     with results.step("the channel is opened again and again"):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
 import sys
@@ -14,8 +15,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import weightwire
 from gpu_context import Context, Results, main
-from gpu_models import apart, expected, served, small_model
+from gpu_models import off, small_model
 from gpu_sessions import CLOSE, connect, poison
 from weightwire.messages import Manifest
 from weightwire.planes import RankGroup, SingleRank
@@ -27,8 +29,15 @@ Gather = Callable[[list[str]], list[torch.Tensor]]
 class Gathered:
     """A weight source over a function that gathers; what it gave is poisoned at the next call, when that is allowed."""
 
-    def __init__(self, manifest: Manifest, gather: Gather) -> None:
-        """Own the function."""
+    def __init__(self, manifest: Manifest, gather: Gather, trainer: object) -> None:
+        """Own the function.
+
+        Args:
+            manifest: what it gathers.
+            gather: gathers tensors by their names.
+            trainer: what an adapter would be given.
+        """
+        self.trainer = trainer
         self.ranks: RankGroup = SingleRank()
         self._manifest = manifest
         self._gather = gather
@@ -61,7 +70,7 @@ def fsdp2(model: Any, device: str) -> Gathered:
         parameters = dict(model.named_parameters())
         return [parameters[name].full_tensor().detach().clone() for name in names]
 
-    return Gathered(manifest, gather)
+    return Gathered(manifest, gather, model)
 
 
 def zero3(model: Any, *, offload: bool) -> Gathered:
@@ -79,26 +88,38 @@ def zero3(model: Any, *, offload: bool) -> Gathered:
         with deepspeed.zero.GatheredParameters([parameters[name] for name in names]):
             return [parameters[name].detach().clone() for name in names]
 
-    return Gathered(manifest, gather)
+    return Gathered(manifest, gather, engine)
 
 
 def sources(context: Context, results: Results) -> None:
     """Gather, send, compare."""
-    kind, server = sys.argv[2:4]
+    kind = sys.argv[2]
     if kind != "fsdp2" and importlib.util.find_spec("deepspeed") is None:
         results.tell("DeepSpeed is not importable here: not run", kind=kind)
         return
     process_group(context)
     model = small_model(3, context.device)
-    right = expected(model)
+    right = copy.deepcopy(model)
     source = fsdp2(model, context.device) if kind == "fsdp2" else zero3(model, offload=kind.endswith("offload"))
-    for packed in (True, False):
-        with results.step(f"{kind}, packed={packed}"), connect(context, server, source, packed=packed) as session:
-            session.push(f"{kind}-{packed}")
-            receipt = session.push(f"{kind}-{packed}-again")
-            found = apart(served(context.servers[server].url), right)
-            results.tell(f"{kind}, packed={packed}", ok=found < CLOSE, apart=found, gather=receipt.stats.gather)
+    trainers = {"a few lines": source}
+    adapter = "fsdp2" if kind == "fsdp2" else "deepspeed"
+    if adapter in weightwire.plugins().registry.weight_sources:
+        trainers["the adapter"] = source.trainer
+    for by, trainer in trainers.items():
+        for packed in (True, False):
+            with results.step(f"{kind} by {by}, packed={packed}"):
+                arrives(context, results, trainer, what=f"{kind} by {by}", right=right, packed=packed)
     dist.destroy_process_group()
+
+
+def arrives(context: Context, results: Results, trainer: object, *, what: str, right: Any, packed: bool) -> None:
+    """Push twice: the second round gathers what the first one poisoned around."""
+    server = sys.argv[3]
+    with connect(context, server, trainer, packed=packed) as session:
+        session.push(f"{what}-{packed}")
+        receipt = session.push(f"{what}-{packed}-again")
+        found = off(context.servers[server].url, right)
+        results.tell(f"{what}, packed={packed}", ok=found < CLOSE, apart=found, gather=receipt.stats.gather)
 
 
 def process_group(context: Context) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import torch
 
 TEXT = [11, 222, 33, 444, 55, 166, 77, 388, 99, 110, 121, 32, 143, 254, 365, 76]
 """The fixed text, as token ids."""
+
+GOES_ON = 8
+"""Tokens that a server puts behind it."""
 
 SMALL = {
     "hidden_size": 512,
@@ -96,23 +100,46 @@ def save_shape(directory: Path, name: str) -> str:
     return str(directory)
 
 
-def expected(model: Any) -> list[float]:
-    """The log-probability of each token of the fixed text but the first, by the trainer's own forward."""
-    device = next(model.parameters()).device
-    with torch.no_grad():
-        logits = model(torch.tensor([TEXT], device=device)).logits[0, :-1].float()
-    chosen = torch.tensor(TEXT[1:], device=device)
-    return logits.log_softmax(-1).gather(1, chosen[:, None])[:, 0].tolist()
+@dataclass(frozen=True)
+class Said:
+    """What a server said.
+
+    Attributes:
+        tokens: the fixed text, and the few that the server put behind it.
+        logprobs: of each token but the first. Those of the text come from a prefill, the others from decoding: where
+            the server uses CUDA graphs, from a graph.
+    """
+
+    tokens: list[int]
+    logprobs: list[float]
 
 
-def served(url: str) -> list[float]:
-    """The same, by the server."""
-    body = {"prompt": TEXT, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
+def said(url: str) -> Said:
+    """Let the server read the text and go on."""
+    body = {"prompt": TEXT, "max_tokens": GOES_ON, "temperature": 0, "ignore_eos": True, "prompt_logprobs": 0}
+    body |= {"logprobs": 0, "return_tokens_as_token_ids": True}
     reply = requests.post(f"{url}/v1/completions", json=body, timeout=60.0)
     if not reply.ok:
         raise RuntimeError(f"a completion was answered with {reply.status_code}: {reply.text[:300]}")
-    rows = json.loads(reply.text)["choices"][0]["prompt_logprobs"]
-    return [row[str(token)]["logprob"] for token, row in zip(TEXT[1:], rows[1:], strict=True)]
+    choice = json.loads(reply.text)["choices"][0]
+    read = [row[str(token)]["logprob"] for token, row in zip(TEXT[1:], choice["prompt_logprobs"][1:], strict=True)]
+    written = [int(token.removeprefix("token_id:")) for token in choice["logprobs"]["tokens"]]
+    return Said(TEXT + written, read + choice["logprobs"]["token_logprobs"])
+
+
+def expected(model: Any, tokens: list[int]) -> list[float]:
+    """The log-probability of each token but the first, by the trainer's own forward."""
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        logits = model(torch.tensor([tokens], device=device)).logits[0, :-1].float()
+    chosen = torch.tensor(tokens[1:], device=device)
+    return logits.log_softmax(-1).gather(1, chosen[:, None])[:, 0].tolist()
+
+
+def off(url: str, model: Any) -> float:
+    """How far what the server says is from what *model* says of the same tokens, at most."""
+    answer = said(url)
+    return apart(answer.logprobs, expected(model, answer.tokens))
 
 
 def apart(one: list[float], other: list[float]) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import weightwire
 from gpu_context import Context, Results
-from gpu_models import apart, expected, served, small_model
+from gpu_models import TEXT, apart, expected, off, small_model
 
 CLOSE = 0.2  # log-probabilities in bfloat16, two implementations of one model
 FAR = 1.0  # two models
@@ -27,14 +27,14 @@ def two_models(context: Context) -> dict[str, Any]:
 
 def holds(context: Context, results: Results, name: str, *, model: Any, what: str) -> bool:
     """Tell whether the server's log-probabilities are the model's own."""
-    found = apart(served(context.servers[name].url), expected(model))
+    found = off(context.servers[name].url, model)
     results.tell(what, ok=found < CLOSE, server=name, apart=found)
     return found < CLOSE
 
 
 def different(models: dict[str, Any]) -> float:
     """How far apart A and B are: what makes the check above worth something."""
-    return apart(expected(models["A"]), expected(models["B"]))
+    return apart(expected(models["A"], TEXT), expected(models["B"], TEXT))
 
 
 def poison(tensors: list[torch.Tensor]) -> None:

@@ -202,7 +202,7 @@ def test_whatever_is_on_the_wire_is_kept_from_the_allocator(channel, make_source
     opened = channel(source.manifest(), packed=False).open()
     opened.send(source)
     opened.received()
-    assert set(opened.transport.device.kept) == {tensor.data_ptr() for _, tensor in source.named}
+    assert {tensor.data_ptr() for _, tensor in source.named} <= set(opened.transport.device.kept)
 
 
 def test_rounds_and_windows_follow_each_other(channel, make_source, layers) -> None:

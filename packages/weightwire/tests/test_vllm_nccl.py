@@ -12,7 +12,8 @@ CU13 = "numpy==2.4.6\nnvidia-nccl-cu13==2.28.9\ntorch==2.11.0"
 
 def told(*, env: dict[str, object] | None = None, **system: object) -> ServerInfo:
     config = {"model_config": {}, "parallel_config": {}}
-    answer = {"vllm_config": config, "vllm_env": env or {}, "system_env": system}
+    machine = {"torch_version": "2.11.0+cu130"} | system
+    answer = {"vllm_config": config, "vllm_env": env or {}, "system_env": machine}
     return msgspec.json.decode(msgspec.json.encode(answer), type=ServerInfo)
 
 
@@ -23,8 +24,11 @@ def told(*, env: dict[str, object] | None = None, **system: object) -> ServerInf
         ({"pip_packages": f"{CU13}\nnvidia-nccl-cu12==2.27.5", "cuda_compiled_version": "13.0"}, "2.28.9"),
         ({"pip_packages": f"{CU13}\nnvidia-nccl-cu12==2.27.5", "cuda_compiled_version": "12.9"}, "2.27.5"),
         ({"pip_packages": f"{CU13}\nnvidia-nccl-cu12==2.27.5"}, ""),
-        ({"pip_packages": "torch==2.11.0"}, ""),
+        ({"pip_packages": "torch==2.11.0+cpu"}, ""),
         ({"pip_packages": None}, ""),
+        ({"pip_packages": CU13, "torch_version": "2.13.0+cu130"}, ""),  # another environment's list
+        ({"pip_packages": CU13, "torch_version": None}, ""),
+        ({"pip_packages": "nvidia-nccl-cu13==2.28.9"}, ""),
         ({}, ""),
     ],
 )

@@ -163,6 +163,7 @@ class NcclGroup:
         with device.here():
             one = torch.zeros(1, dtype=torch.float32, device=device.torch_device)
             device.hold_wire(device.mark_caller())
+            device.keep(one)
             communicator.add_up(one.data_ptr(), device.wire)
             communicator.settle(guard, doing)
             mark = device.mark_wire()

@@ -68,10 +68,15 @@ class Environment(msgspec.Struct, frozen=True, rename="upper"):
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What vLLM's ``collect_env`` gathers: packages as ``pip list`` names them, variables, and torch's CUDA."""
+    """What vLLM's ``collect_env`` gathers: packages as ``pip list`` names them, variables, and torch and its CUDA.
+
+    Torch's version is the running process's own. The packages need not be: in a uv environment without pip they come
+    from ``uv pip list``, which looks at ``VIRTUAL_ENV``, or at the ``.venv`` where the server was started.
+    """
 
     pip_packages: str | None = None
     env_vars: str | None = None
+    torch_version: str | None = None
     cuda_compiled_version: str | None = None
 
 
