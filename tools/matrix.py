@@ -28,28 +28,33 @@ import matrix_trainer_side
 from matrix_cells import ROOT, Cell, Matrix, TrainerSide, load
 from matrix_results import RECORDED, WORKING, Result, Results, as_expected, summary
 
+WHAT = ("list", "run", "record", "documents")
+
 Work = Callable[[], tuple[bool, str]]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return its exit code: 1 where something is not as the matrix expects."""
     parser = argparse.ArgumentParser(description="The compatibility matrix.")
-    parser.add_argument("what", choices=("list", "run", "record", "documents"))
-    parser.add_argument("words", nargs="*", metavar="WORD", help="parts of the names of the cells that are meant")
-    parser.add_argument("--fresh", action="store_true", help="run: forget what was run before")
     parser.add_argument(
-        "--check", action="store_true", help="documents: change nothing; fail if they are not up to date"
+        "words", nargs="+", metavar="WORD", help=f"one of {', '.join(WHAT)}; then parts of cells' names"
     )
-    given = parser.parse_args(arguments)
+    parser.add_argument("--fresh", action="store_true", help="run: also the cells that have given what they should")
+    parser.add_argument("--record", action="store_true", help="run: record the results as well, and make the documents")
+    parser.add_argument("--check", action="store_true", help="documents: write nothing, fail if they are stale")
+    given = parser.parse_intermixed_args(arguments)
+    what, *words = given.words
+    if what not in WHAT:
+        parser.error(f"{what!r} is none of {', '.join(WHAT)}")
     matrix, code = load(), 0
-    if given.what == "list":
-        return show(matrix, Results(WORKING), given.words)
-    if given.what == "run":
-        code = run(matrix, Results(WORKING), given.words, fresh=given.fresh)
-    if given.what == "record" or given.record:
+    if what == "list":
+        return show(matrix, Results(WORKING), words)
+    if what == "run":
+        code = run(matrix, Results(WORKING), words, fresh=given.fresh)
+    if what == "record" or given.record:
         record(matrix, Results(WORKING), Results(RECORDED))
-    if given.what != "run" or given.record:
-        code = code or documents(matrix, check=given.check)
+    if what != "run" or given.record:
+        code = documents(matrix, check=given.check) or code
     return code
 
 
@@ -70,9 +75,9 @@ def show(matrix: Matrix, results: Results, words: Sequence[str]) -> int:
 
 def run(matrix: Matrix, results: Results, words: Sequence[str], *, fresh: bool) -> int:
     """Run what has not given what it should, and say how it went."""
-    if fresh:
-        results.forget()
     cells = chosen(matrix, words)
+    if fresh:
+        results.forget({cell.id for cell in cells})
     with workers() as work_of:
         for number, cell in enumerate(cells, start=1):
             if as_expected(cell, results.get(cell.id)):

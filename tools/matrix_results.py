@@ -59,10 +59,10 @@ class Results:
         self._by_id = {name: result for name, result in both.items() if name in names}
         self.write(self._path)
 
-    def forget(self) -> None:
-        """Begin anew."""
-        self._by_id = {}
-        self._path.unlink(missing_ok=True)
+    def forget(self, names: set[str]) -> None:
+        """Let these cells be run anew."""
+        self._by_id = {name: result for name, result in self._by_id.items() if name not in names}
+        self.write(self._path)
 
     def write(self, path: Path) -> None:
         """Write all of them to *path*, a cell a line."""

@@ -160,12 +160,13 @@ def test_a_run_goes_on_where_one_stopped(tmp_path, tried, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == ("matrix: 3 cells, 2 pass, 1 refused as expected, 0 unexpected")
 
 
-def test_a_fresh_run_forgets(tmp_path, tried):
+def test_a_fresh_run_forgets_the_cells_that_it_is_about(tmp_path, tried):
     results = Results(tmp_path / "results.json")
     names = tried(lambda _: lambda: (True, ""))
     matrix.run(SMALL, results, [], fresh=False)
-    matrix.run(SMALL, results, [], fresh=True)
-    assert len(names) == 6
+    matrix.run(SMALL, results, ["lora"], fresh=True)
+    assert names[3:] == [REFUSES.id]
+    assert as_expected(CELL, results.get(CELL.id))
 
 
 def test_what_cant_be_run_is_not_run_and_what_raises_fails(tmp_path, tried):
@@ -258,6 +259,26 @@ def test_every_recorded_result_is_as_expected():
         cell.id for cell in load().everything if results.get(cell.id) and not as_expected(cell, results.get(cell.id))
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("order", [["run", "--fresh", "lora"], ["run", "lora", "--fresh"], ["--fresh", "run", "lora"]])
+def test_options_stand_where_one_likes(order, tried, tmp_path, monkeypatch):
+    monkeypatch.setattr(matrix, "WORKING", tmp_path / "results.json")
+    names = tried(lambda _: lambda: (True, ""))
+    assert matrix.main(order) == 0
+    assert names
+    assert all("lora" in name for name in names)
+
+
+def test_a_run_that_records_makes_the_documents_even_where_something_is_wrong(tried, tmp_path, monkeypatch):
+    for name in ("WORKING", "RECORDED"):
+        monkeypatch.setattr(matrix, name, tmp_path / f"{name}.json")
+    made = []
+    monkeypatch.setattr(matrix_documents, "write", lambda *_: made.append("documents") or [])
+    tried(lambda _: lambda: (False, "wrong"))
+    assert matrix.main(["run", "--record", "lora"]) == 1
+    assert made == ["documents"]
+    assert (tmp_path / "RECORDED.json").is_file()
 
 
 def test_the_command_lists_the_cells(capsys):

@@ -25,7 +25,7 @@ importlib.import_module(sys.argv[1])
 import weightwire
 assert weightwire.plugins().broken == (), weightwire.plugins().broken
 heavy = {"torch", "vllm", "transformers", "trl", "deepspeed"} & set(sys.modules)
-assert not heavy or sys.argv[1] not in {"weightwire", "weightwire_vllm"}, heavy
+assert not heavy or sys.argv[1] not in {"weightwire", "weightwire_vllm", "weightwire_vllm_legacy"}, heavy
 print(*sorted(point.dist.name for point in metadata.entry_points(group="weightwire")))
 """
 

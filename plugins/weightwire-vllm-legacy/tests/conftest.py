@@ -58,8 +58,8 @@ def control() -> Iterator[Callable[[ReferenceEngine], LegacyControl]]:
 
 @pytest.fixture
 def soon() -> Deadline:
-    """Enough for any call here, and little enough to notice one that hangs."""
-    return Deadline.after(20)
+    """Enough for the start of an engine and any call, and little enough to notice one that hangs."""
+    return Deadline.after(60)
 
 
 @pytest.fixture

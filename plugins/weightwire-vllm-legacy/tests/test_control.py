@@ -39,11 +39,14 @@ def test_a_stock_server_is_fed_packs_where_they_are_safe(engine, control, soon, 
     assert info.limits.whole_modules
 
 
-def test_dense_replicas_are_refused_on_a_stock_0_17_and_nowhere_else(engine, control, soon):
+def test_dense_replicas_are_refused_on_a_stock_0_17(engine, control, soon):
     with pytest.raises(CompatibilityError, match="2 replicas"):
         control(engine("0.17.1", backend=Backend.NCCL, data_parallel=2)).probe(soon)
-    assert control(engine("0.17.1", data_parallel=2)).probe(soon).world_size == 2
-    assert control(engine("0.18.1", backend=Backend.NCCL, data_parallel=2)).probe(soon).world_size == 2
+
+
+@pytest.mark.parametrize(("version", "backend"), [("0.17.1", Backend.WEIGHTWIRE), ("0.18.1", Backend.NCCL)])
+def test_and_nowhere_else(engine, control, soon, version, backend):
+    assert control(engine(version, backend=backend, data_parallel=2)).probe(soon).world_size == 2
 
 
 def test_dev_mode_off_is_refused_with_the_variable_to_set(engine, control, soon):
