@@ -223,3 +223,15 @@ def test_a_sender_that_is_no_sender_is_told_from_its_id(trainer) -> None:
         {"init_info": {"nccl_unique_id_b64": "AAAA", "rank_offset": 1, "world_size": 2}},
     )
     assert "128 bytes, not 3" in reply.text
+
+
+def test_a_dead_engine_that_is_started_again_is_found_at_its_old_address(trainer) -> None:
+    there = trainer(stock("0.32.0"))
+    there.engine.set_faults("pause:die")
+    with pytest.raises(requests.ConnectionError):
+        there.post("/pause")
+    there.engine.wait_dead()
+    url = there.engine.url
+    there.engine.start()
+    assert there.engine.url == url
+    assert there.says()

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 from weightwire.deadlines import Deadline
-from weightwire.errors import DeadlineExceeded, EngineUnreachable
+from weightwire.errors import DeadlineExceeded, EngineRefused, EngineUnreachable
 from weightwire.http import Http
 from weightwire.options import Options
 from weightwire.vllm.identify import version
@@ -25,12 +25,19 @@ def test_a_vllm_tells_its_version(http, vllm, soon):
         (200, {"version": 3}),
         (200, ["0.32.0"]),
         (200, b"<html></html>"),
-        (500, {"version": "0.32.0"}),
     ],
 )
 def test_anything_else_is_no_vllm(http, vllm, soon, status, body):
     vllm.instead["/version"] = (status, body)
     assert version(http, soon) is None
+
+
+@pytest.mark.parametrize("status", [401, 403, 500, 503])
+def test_a_door_that_is_shut_says_nothing_of_what_is_behind_it(http, vllm, soon, status):
+    vllm.instead["/version"] = (status, {"detail": "not now"})
+    with pytest.raises(EngineRefused) as caught:
+        version(http, soon)
+    assert (caught.value.status, caught.value.server_text) == (status, "not now")
 
 
 def test_nobody_there_raises(soon):

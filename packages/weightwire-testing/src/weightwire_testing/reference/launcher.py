@@ -43,15 +43,17 @@ class ReferenceEngine:
         self._ready: Ready | None = None
 
     def start(self, seconds: float = START_SECONDS) -> Self:
-        """Start the process, and wait until it answers.
+        """Start the process, and wait until it answers. One that was stopped, or died, is found at its old address.
 
         Raises:
             ConfigurationError: it ended instead; the message has its words.
             DeadlineExceeded: it did not come up in time.
         """
+        port = self._ready.port if self._ready is not None else 0
+        self.stop()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop()
         self._process = process = subprocess.Popen(  # noqa: S603 - our own interpreter
-            [sys.executable, "-m", "weightwire_testing.reference", *_arguments(self.settings)],
+            [sys.executable, "-m", "weightwire_testing.reference", f"--port={port}", *_arguments(self.settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -6,8 +6,9 @@ import msgspec
 
 from weightwire.deadlines import Deadline
 from weightwire.http import Http
+from weightwire.vllm.replies import FORBIDDEN, OK, UNAUTHORIZED, refused
 
-OK = 200
+SERVER_ERROR = 500
 
 
 class _Version(msgspec.Struct):
@@ -20,10 +21,13 @@ def version(http: Http, deadline: Deadline) -> str | None:
     The route is there in every release, needs neither dev mode nor a key, and does not touch the engine.
 
     Raises:
+        EngineRefused: it is kept from us, or is not up to answering: that says nothing of what it is.
         EngineUnreachable: nothing answers.
         DeadlineExceeded: no answer in time.
     """
     reply = http.get("/version", deadline)
+    if reply.status in {UNAUTHORIZED, FORBIDDEN} or reply.status >= SERVER_ERROR:
+        raise refused(reply, f"GET {http.url}/version").at(engine=http.url)
     if reply.status != OK:
         return None
     try:
