@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from torch.distributed import TCPStore
+
 RANKS = Path(__file__).parent / "ranks"
 SECONDS = 300.0
 
@@ -53,14 +55,19 @@ def torchrun(ranks: int, script: Path, arguments: Sequence[str], **variables: st
 
 @contextmanager
 def one_by_one(ranks: int, script: Path, arguments: Sequence[str]) -> Iterator[list[subprocess.Popen[str]]]:
-    """Start a script once for each rank; those that still run at the end are killed."""
-    port = str(free_port())
+    """Start a script once for each rank; those that still run at the end are killed.
+
+    As under torchrun, the store that the ranks meet at is not in one of them; unlike torchrun, nobody ends the others
+    when one has died.
+    """
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     started = []
     try:
         for rank in range(ranks):
             place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
-            meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-            started.append(_start([sys.executable, str(script), *arguments], _variables(**place, **meeting)))
+            started.append(_start([sys.executable, str(script), *arguments], _variables(**place, **meeting, **agent)))
         yield started
     finally:
         for process in started:

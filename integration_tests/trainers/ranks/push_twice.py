@@ -11,19 +11,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import weightwire
-from models import PROMPT, scores
-from setups import SETUPS, Trainer
+from models import PROMPT, load, scores
+from setups import make
 from weightwire_testing.sampling import score
 
 PUSHES = 2
-
-
-def make(setup: str, checkpoint: Path) -> Trainer:
-    if setup in SETUPS:
-        return SETUPS[setup](checkpoint)
-    import deepspeed_setups  # noqa: PLC0415 - takes seconds
-
-    return deepspeed_setups.SETUPS[setup](checkpoint)
 
 
 def distance(one: list[float], other: list[float]) -> float:
@@ -32,7 +24,7 @@ def distance(one: list[float], other: list[float]) -> float:
 
 def run(setup: str, checkpoint: Path, url: str, options: dict[str, object]) -> dict[str, object]:
     trainer = make(setup, checkpoint)
-    before = score(url, PROMPT) if dist.get_rank() == 0 else []
+    before = scores(checkpoint, dict(load(checkpoint).state_dict()))
     off, moved = [], []
     with weightwire.connect(url, trainer.model, options) as session:
         for number in range(PUSHES):

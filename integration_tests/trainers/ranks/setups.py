@@ -107,3 +107,12 @@ def ddp(checkpoint: Path) -> Trainer:
 SETUPS: dict[str, Callable[[Path], Trainer]] = {
     make.__name__: make for make in (fsdp2, hsdp, fsdp2_offloaded, fsdp2_mixed, fsdp2_lora, ddp)
 }
+
+
+def make(setup: str, checkpoint: Path) -> Trainer:
+    """The trainer of that name."""
+    if setup in SETUPS:
+        return SETUPS[setup](checkpoint)
+    import deepspeed_setups  # noqa: PLC0415 - takes seconds
+
+    return deepspeed_setups.SETUPS[setup](checkpoint)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from weightwire.deadlines import Deadline
-from weightwire.errors import DeadlineExceeded, UpdateFailed, WeightwireError
+from weightwire.errors import ChannelError, DeadlineExceeded, UpdateFailed, WeightwireError
 from weightwire.planes import RankGroup
 
 
@@ -95,6 +95,8 @@ class Steps:
             raise UpdateFailed(
                 f"The sender (rank 0) said nothing for {deadline.seconds:g} s.", hint="look at the log of rank 0"
             ).at(rank=rank) from late
+        except ChannelError as gone:  # the sender mostly hosts the store: it ended before this rank could ask it
+            raise UpdateFailed(f"The sender (rank 0) is gone: {gone.message}", hint=gone.hint).at(rank=rank) from gone
         self._boundary += 1
         word = msgspec.json.decode(said, type=Word)
         if word.error:
