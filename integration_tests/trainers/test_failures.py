@@ -79,7 +79,7 @@ def assert_all_failed(said: dict[int, Said], *, within: float) -> None:
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("victim", [SENDER, 2])
-def test_a_source_that_raises_fails_the_push_on_every_rank(victim: int, strike, tiny_checkpoint, tmp_path) -> None:  # noqa: ANN001
+def test_a_source_that_raises_fails_the_push_on_every_rank(victim: int, strike, tiny_checkpoint, tmp_path) -> None:
     said, engine = strike(Fault("raises", victim))
     assert_all_failed(said, within=TIMEOUT)
     assert all("told to" in one.text for one in said.values()), said
@@ -91,7 +91,7 @@ def test_a_source_that_raises_fails_the_push_on_every_rank(victim: int, strike, 
 
 
 @pytest.mark.timeout(400)
-def test_a_rank_that_dies_before_the_push_is_named_and_the_engine_serves_on(strike) -> None:  # noqa: ANN001
+def test_a_rank_that_dies_before_the_push_is_named_and_the_engine_serves_on(strike) -> None:
     said, engine = strike(Fault("dies before", 2))
     assert_all_failed(said, within=TIMEOUT)
     assert "rank 2" in said[SENDER].text
@@ -100,7 +100,7 @@ def test_a_rank_that_dies_before_the_push_is_named_and_the_engine_serves_on(stri
 
 
 @pytest.mark.timeout(400)
-def test_a_rank_that_dies_after_its_last_gather_is_named(strike) -> None:  # noqa: ANN001
+def test_a_rank_that_dies_after_its_last_gather_is_named(strike) -> None:
     said, engine = strike(Fault("dies after", 2, group=-1))
     assert_all_failed(said, within=TIMEOUT)
     assert "rank 2" in said[SENDER].text
@@ -109,7 +109,7 @@ def test_a_rank_that_dies_after_its_last_gather_is_named(strike) -> None:  # noq
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("setup", ["fsdp2", "zero3"])
-def test_a_rank_that_dies_inside_a_gather_fails_the_others_there(setup: str, strike, tiny_checkpoint, tmp_path) -> None:  # noqa: ANN001
+def test_a_rank_that_dies_inside_a_gather_fails_the_others_there(setup: str, strike, tiny_checkpoint, tmp_path) -> None:
     said, engine = strike(Fault("dies inside", 2), setup)
     assert_all_failed(said, within=TIMEOUT)
     assert weightwire.inspect(engine.url).paused
@@ -118,7 +118,7 @@ def test_a_rank_that_dies_inside_a_gather_fails_the_others_there(setup: str, str
 
 
 @pytest.mark.timeout(400)
-def test_a_rank_that_freezes_inside_a_gather_holds_the_others_until_their_group_times_out(strike) -> None:  # noqa: ANN001
+def test_a_rank_that_freezes_inside_a_gather_holds_the_others_until_their_group_times_out(strike) -> None:
     said, engine = strike(Fault("freezes inside", 2))
     assert_all_failed(said, within=GROUP_TIMEOUT)
     assert weightwire.inspect(engine.url).paused

@@ -1,4 +1,4 @@
-"""Every rank of a trainer: a push that succeeds, and one in which something happens to one rank, and what each says of it.
+"""Every rank of a trainer: a push that succeeds, then one in which something happens to a rank; what each says.
 
 A rank that lives writes what its push raised, and when, and ends at once.
 """

@@ -1,4 +1,4 @@
-"""The trainers of these tests: how a model is wrapped, trained by one step, and gathered by the framework's own means."""
+"""The trainers of these tests: how a model is wrapped, trained by a step, and gathered by the framework's own means."""
 
 from __future__ import annotations
 
