@@ -22,7 +22,7 @@ def claim_module(model: object) -> int:
 
 
 class ModuleSource:
-    """Implements :class:`~weightwire.planes.WeightSource` and ``Releases`` over a module, however it keeps its tensors."""
+    """Implements :class:`~weightwire.planes.WeightSource`, and ``Releases``, over a module."""
 
     def __init__(
         self, model: torch.nn.Module, options: Options, *, dtype: str = "", sharding: Sharding | None = None
