@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -178,3 +179,10 @@ def test_unaligned_packs_and_scalars_pass_where_the_engine_takes_them() -> None:
 
 def test_a_misaligned_tensor_is_fine_once_it_starts_a_pack_of_its_own() -> None:
     assert geometry(ODD, [engine()], Options(bucket_bytes=5, packed=True)).packed
+
+
+@pytest.mark.parametrize(("kind", "size"), [(EngineKind.STOCK, 1024**3), (EngineKind.OURS, 32 * 1024**2)])
+def test_the_size_of_a_pack_is_chosen_by_what_the_engine_runs(kind: EngineKind, size: int) -> None:
+    info = msgspec.structs.replace(engine(), kind=kind)
+    assert geometry(manifest(*LAYER), [info], Options()).buffer_bytes == size
+    assert geometry(manifest(*LAYER), [info], Options(bucket_bytes=7)).buffer_bytes == 7

@@ -147,7 +147,7 @@ def test_an_unknown_key_in_toml_is_refused_with_its_file(tmp_path: Path, text: s
         ("port", "70000", "0 to 65535, or -1"),
         ("port", "8000.5", "a whole number"),
         ("bucket_bytes", "16MiB", "a whole number"),
-        ("bucket_bytes", "0", "at least 1"),
+        ("bucket_bytes", "-1", "at least 0"),
         ("num_buckets", "0", "at least 1"),
         ("tls_verify", "maybe", "true or false"),
         ("packed", "maybe", "true or false"),

@@ -27,7 +27,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         on_failure: raise from ``push``, or log and let the trainer go on (only with staged rounds).
         dtype: refuse tensors whose dtype differs from the engine's (``refuse``), or cast them (``cast``).
         packed: pack several tensors per collective; None to choose what is safe.
-        bucket_bytes: size of a pack, in bytes.
+        bucket_bytes: size of a pack, in bytes; 0 to choose by what the engine runs (a stock one: 1 GiB, ours: 32 MiB).
         num_buckets: packs in the ring.
         advertise: the address the workers should connect to; empty to choose.
         port: the port to listen on; 0 to choose, -1 for none, where the engine takes NCCL's id in the call (vLLM 0.30).
@@ -50,7 +50,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     on_failure: Literal["raise", "keep_training"] = "raise"
     dtype: Literal["refuse", "cast"] = "cast"
     packed: bool | None = None
-    bucket_bytes: int = 16 * 1024 * 1024
+    bucket_bytes: int = 0
     num_buckets: int = 2
     advertise: str = ""
     port: int = 0

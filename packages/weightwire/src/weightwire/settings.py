@@ -47,7 +47,7 @@ class _Limit(NamedTuple):
 
 _LIMITS = {
     "timeout": _Limit("a number of seconds above 0, and finite", lambda seconds: 0 < seconds < math.inf),
-    "bucket_bytes": _Limit("at least 1", lambda size: size >= 1),
+    "bucket_bytes": _Limit("at least 0", lambda size: size >= 0),
     "num_buckets": _Limit("at least 1", lambda count: count >= 1),
     "port": _Limit("0 to 65535, or -1 for none", lambda port: -1 <= port <= _LAST_PORT),
 }
