@@ -9,7 +9,6 @@ from weightwire.fused import module_of
 from weightwire.messages import EngineInfo, EngineKind, Manifest, PackGeometry, TensorMeta, Window, item_bytes
 from weightwire.options import Options
 
-
 STOCK_BUCKET = 1024 * 1024 * 1024
 """vLLM's own default, and the fastest size tried over NVLink, for 1.2 GB and for 16 GB (0.26.0, two H200s)."""
 
