@@ -35,7 +35,7 @@ class Play:
         try:
             answer = self._act()
             for engine in self.engines:
-                if engine.alive:
+                with suppress(requests.RequestException):  # it may be about to die
                     engine.set_faults()
             found = self._found(answer)
             return self._then(found)
@@ -134,14 +134,12 @@ class Play:
         return scenes[self.row.scene]()
 
     def _inside_anothers_transfer(self) -> Answer:
-        other, self.trainer = self.trainer, TrainerProcess().ready()
-        self.others.append(self.trainer)
+        other, self.trainer = self.trainer, self.stage.trainers.next()
+        self.others.append(other)
         other.do(self._command("connect", timeout=60.0))
         command = self._command("push", version="B", halt="in transfer", timeout=60.0)
         other.answer(other.begin(command), command)
-        answer = self._do("connect")
-        self.stage.trainers.give_up()
-        return answer
+        return self._do("connect")
 
     def _restarted(self) -> Answer:
         self._must("connect")
@@ -221,11 +219,9 @@ class Play:
 
     def _fresh_trainer(self) -> None:
         """Another process, unless the one in use has no session that matters any more."""
-        if self.row.phase in {"connect", "open", "close"} and not self.row.trainer and not self.others:
-            return
         for process in self.others:
             process.stop()
-        if self.row.trainer:
+        if self.row.trainer or self.row.ranks:
             self.stage.trainers.give_up()
         self.trainer = self.stage.trainers.current()
 

@@ -14,6 +14,7 @@ from cells import Cell, Found, cells, differences
 from play import Play
 from stage import Stage
 from table import line, summary, write
+from trainers import Gone
 from weightwire.errors import WeightwireError
 
 
@@ -21,7 +22,7 @@ def played(stage: Stage, cell: Cell) -> Found:
     """Play one cell; one that can't be played to its end is not as expected."""
     try:
         return Play(stage, cell).run()
-    except (AssertionError, LookupError, OSError, WeightwireError) as error:
+    except (AssertionError, Gone, LookupError, OSError, WeightwireError) as error:
         stage.trainers.give_up()
         return Found(raises=type(error).__name__, states=(), serves=(), next="", text=str(error))
 

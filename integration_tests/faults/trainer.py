@@ -27,6 +27,8 @@ from weightwire_torch.sources import ModuleSource
 
 HALT_SECONDS = 60.0
 COLLECTIVE_SECONDS = 4.0
+BUCKET_BYTES = 200_000
+"""Small, so that weights of 1.7 MB travel in several packs."""
 
 
 def say(answer: Answer) -> None:
@@ -163,7 +165,12 @@ class Trainer:
     def _do(self, command: Command) -> tuple[str, ...]:
         if command.do == "connect":
             plugins = [self.halts, *([Tampers(command.urls[0])] if command.tamper else [])]
-            options = {"timeout": command.timeout, "data_plane": command.plane, "verify": "off"}
+            options = {
+                "timeout": command.timeout,
+                "data_plane": command.plane,
+                "bucket_bytes": BUCKET_BYTES,
+                "verify": "off",
+            }
             self.session = weightwire.connect(command.urls, self.source, options, plugins=plugins)
             return ()
         session = self.session

@@ -120,9 +120,14 @@ class Trainers:
         """The one in use; a fresh one where the last has ended or was given up."""
         if self._current is None or not self._current.alive:
             self.give_up()
-            self._current, self._spare = self._spare, TrainerProcess()
-            self._current.ready()
+            self.next()
+        assert self._current is not None
         return self._current
+
+    def next(self) -> TrainerProcess:
+        """Take the spare one into use; the one before is the caller's to stop."""
+        self._current, self._spare = self._spare, TrainerProcess()
+        return self._current.ready()
 
     def give_up(self) -> None:
         """Do without the current one."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from weightwire.deadlines import Deadline
 from weightwire.errors import PluginError
 from weightwire.messages import Window
-from weightwire.planes import RankGroup, Releases, WeightSource
+from weightwire.planes import LastingTensors, RankGroup, Releases, WeightSource
 from weightwire.tensors import Manifest
 
 log = logging.getLogger(__name__)
@@ -58,6 +58,11 @@ class InStep:
     def ranks(self) -> RankGroup:
         """The source's."""
         return self._source.ranks
+
+    @property
+    def lasting(self) -> bool:
+        """The source's, where it has one."""
+        return isinstance(self._source, LastingTensors) and self._source.lasting
 
     def manifest(self) -> Manifest:
         """The source's."""
