@@ -8,7 +8,7 @@ TOLERANCE = 1e-4
 """Of a log-probability in float32, over two implementations of one model."""
 
 CREWS: list[tuple[int, tuple[str, ...]]] = [
-    (1, ("fsdp2",)),
+    (1, ("fsdp2", "lora")),
     (2, ("fsdp2", "fsdp2_offloaded", "fsdp2_mixed", "fsdp2_lora", "ddp")),
     (4, ("fsdp2", "hsdp")),
     (2, ("zero0", "zero1", "zero2", "zero3", "zero3_offloaded", "zero3_bf16", "zero3_module", "zero3_accelerate")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -104,8 +105,21 @@ def ddp(checkpoint: Path) -> Trainer:
     return Loop(DistributedDataParallel(load(checkpoint)), lambda model: dict(model.module.state_dict()))
 
 
+def lora(checkpoint: Path) -> Trainer:
+    """Adapters in a plain model."""
+    torch.manual_seed(3)
+    config = LoraConfig(r=4, target_modules="all-linear", exclude_modules=["lm_head"], init_lora_weights=False)
+    model = get_peft_model(load(checkpoint), config)
+
+    def merged(adapted: torch.nn.Module) -> Weights:
+        copied: torch.nn.Module = copy.deepcopy(adapted)
+        return dict(copied.merge_and_unload().state_dict())
+
+    return Loop(model, merged)
+
+
 SETUPS: dict[str, Callable[[Path], Trainer]] = {
-    make.__name__: make for make in (fsdp2, hsdp, fsdp2_offloaded, fsdp2_mixed, fsdp2_lora, ddp)
+    make.__name__: make for make in (fsdp2, hsdp, fsdp2_offloaded, fsdp2_mixed, fsdp2_lora, lora, ddp)
 }
 
 

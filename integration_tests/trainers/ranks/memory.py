@@ -1,0 +1,63 @@
+"""Every rank of a trainer: the memory that a push takes beside the model, as the system counts it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import weightwire
+from setups import make
+from weightwire import negotiate
+from weightwire.options import Options
+from weightwire.tensors import Manifest
+
+
+def resident(field: str) -> int:
+    """Bytes: ``VmRSS`` now, ``VmHWM`` at most since :func:`forget`."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+
+
+def forget() -> None:
+    """Let the highest count begin anew (proc(5), clear_refs)."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def largest_group(manifest: Manifest) -> int:
+    return max(sum(meta.nbytes for meta in manifest.tensors[start:stop]) for start, stop in manifest.groups)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--checkpoint", required=True, type=Path)
+    parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--bucket-bytes", required=True, type=int)
+    parser.add_argument("setups", nargs="+")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo")
+    for setup in given.setups:
+        trainer = make(setup, given.checkpoint)
+        options = Options(timeout=120, bucket_bytes=given.bucket_bytes)
+        source = negotiate.weight_source(weightwire.plugins().registry, trainer.model, options)
+        with weightwire.connect(given.url, source, options) as session:
+            session.push(version="warm")
+            forget()
+            before = resident("VmRSS")
+            session.push(version="measured")
+            extra = resident("VmHWM") - before
+        manifest = source.manifest()
+        said = {"extra": extra, "largest_group": largest_group(manifest), "model": manifest.nbytes}
+        (given.out / f"{setup}.{dist.get_rank()}.json").write_text(json.dumps(said))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
