@@ -25,9 +25,7 @@ PASSED_ALONG = frozenset({"deadline", "options"})
 ENOUGH_LINES = 100
 """A member below this many lines is a beginning: its medians and its share of tests say nothing yet."""
 
-EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("weightwire-testing", "tests"): "the kit's suites are tests that ship as source; counted as such it is 0.88",
-}
+EXCEPTIONS: dict[tuple[str, str], str] = {}
 """What may breach which rule, and why: ``("weightwire_x.module:Class.method", "parameters"): "reason"``."""
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
