@@ -169,7 +169,6 @@ class Trainer:
                 "timeout": command.timeout,
                 "data_plane": command.plane,
                 "bucket_bytes": BUCKET_BYTES,
-                "verify": "off",
             }
             self.session = weightwire.connect(command.urls, self.source, options, plugins=plugins)
             return ()

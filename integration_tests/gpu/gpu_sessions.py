@@ -16,7 +16,7 @@ SAME = 0.02  # one implementation, one model, two moments
 
 def connect(context: Context, name: str, model: Any, **options: object) -> Any:
     """A session with the server *name*."""
-    chosen = {"timeout": 60.0, "verify": "off", **context.options, **options}
+    chosen = {"timeout": 60.0, **context.options, **options}
     return weightwire.connect(context.servers[name].url, model, chosen)
 
 

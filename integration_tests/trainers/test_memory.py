@@ -23,7 +23,9 @@ def ON_GLOO(ranks: int, setup: str) -> object:  # noqa: N802 - reads as the mark
     return pytest.param(ranks, setup, marks=pytest.mark.xfail(reason="gloo stages each all-gather", strict=False))
 
 
-SHAPE = ModelShape(vocab_size=16_000, hidden_size=1024, layers=3, heads=16, kv_heads=16, head_dim=64, intermediate_size=2816)
+SHAPE = ModelShape(
+    vocab_size=16_000, hidden_size=1024, layers=3, heads=16, kv_heads=16, head_dim=64, intermediate_size=2816
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def engine(checkpoint: Path):  # noqa: ANN201 - a generator
+def engine(checkpoint: Path):
     with ReferenceEngine(EngineSettings(checkpoint=str(checkpoint))) as running:
         yield running
 
@@ -41,7 +43,7 @@ def engine(checkpoint: Path):  # noqa: ANN201 - a generator
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of a process, and lets it be reset")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("ranks", "setup"), [ON_GLOO(2, "fsdp2"), ON_GLOO(2, "zero3"), (1, "lora")])
-def test_one_group_and_the_ring_at_most(ranks: int, setup: str, checkpoint: Path, engine, tmp_path: Path) -> None:  # noqa: ANN001
+def test_one_group_and_the_ring_at_most(ranks: int, setup: str, checkpoint: Path, engine, tmp_path: Path) -> None:
     words = [f"--url={engine.url}", f"--checkpoint={checkpoint}", f"--out={tmp_path}", f"--bucket-bytes={BUCKET}"]
     torchrun(ranks, RANKS / "memory.py", [*words, setup], MALLOC_MMAP_THRESHOLD_="65536")
     for rank in range(ranks):

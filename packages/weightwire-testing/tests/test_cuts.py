@@ -44,7 +44,7 @@ def proxy(engine) -> Iterator[CutProxy]:
 
 @pytest.fixture
 def session(proxy) -> Iterator[weightwire.Session]:
-    with weightwire.connect(proxy.url, NEW, {"timeout": TIMEOUT, "expected": "", "verify": "off"}) as made:
+    with weightwire.connect(proxy.url, NEW, {"timeout": TIMEOUT, "expected": ""}) as made:
         yield made
 
 
@@ -146,7 +146,7 @@ class Cutter(ModuleSource):
 @pytest.mark.parametrize("how", ["go_silent", "reset", "forget"])
 def test_a_network_that_is_cut_in_mid_round_is_survived(proxy, engine, how):
     source = Cutter(getattr(proxy, how))
-    with weightwire.connect(proxy.url, source, {"timeout": TIMEOUT, "verify": "off"}) as session:
+    with weightwire.connect(proxy.url, source, {"timeout": TIMEOUT}) as session:
         with pytest.raises(UpdateFailed) as caught:
             in_time(lambda: session.push(1))
         # Only a network that came back lets the engine be asked what it holds.

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from weightwire.errors import CompatibilityError, ConfigurationError
+from weightwire.versions import release
 from weightwire_testing import environments, overlay, uv
 from weightwire_testing.uv import Step
 
@@ -145,4 +146,6 @@ def test_the_pins_hold_one_vllm_and_nothing_of_a_machine(version):
 
 
 def test_the_releases_under_test_are_there_in_order():
-    assert environments.known() == ("0.22.1", "0.25.1", "0.28.0", "0.32.0")
+    known = environments.known()
+    assert known == tuple(sorted(known, key=release))
+    assert {"0.17.1", "0.20.2", "0.22.1", "0.25.1", "0.28.0", "0.32.0"} <= set(known)

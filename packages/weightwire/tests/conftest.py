@@ -353,7 +353,7 @@ class World:
 
     def __init__(self, urls: Sequence[str] = ("http://e0",), *, keeps_version: bool = True, **options: object) -> None:
         self.log: list[str] = []
-        self.options = Options(**{"timeout": 5.0, "verify": "off", **options})
+        self.options = Options(**{"timeout": 5.0, **options})
         self.controls = [LogControl(url, self.log, keeps_version=keeps_version) for url in urls]
         self.control = self.controls[0]
         self.plane = LogPlane(self.log, self.controls)

@@ -72,7 +72,7 @@ def test_an_argument_may_be_a_path(tmp_path: Path) -> None:
         ("packed", "0", False),
         ("packed", "true", True),
         ("bucket_bytes", "1024", 1024),
-        ("verify", "off", "off"),
+        ("dtype", "refuse", "refuse"),
         ("advertise", "10.0.0.1", "10.0.0.1"),
         ("headers", '{"Authorization": "Bearer x"}', {"Authorization": "Bearer x"}),
         ("headers", "Authorization: Bearer x:y\n\nX-Tenant:  7 ", {"Authorization": "Bearer x:y", "X-Tenant": "7"}),
@@ -84,8 +84,8 @@ def test_variables_are_typed(tmp_path: Path, variable: str, text: str, value: ob
 
 
 def test_every_option_can_be_set_in_toml(tmp_path: Path) -> None:
-    put(tmp_path, own='timeout = 9\npacked = true\nverify = "always"\n[headers]\nX = "1"\n')
-    expected = Options(timeout=9.0, packed=True, verify="always", headers={"X": "1"})
+    put(tmp_path, own='timeout = 9\npacked = true\ndtype = "refuse"\n[headers]\nX = "1"\n')
+    expected = Options(timeout=9.0, packed=True, dtype="refuse", headers={"X": "1"})
     assert load({}, environ={}, directory=tmp_path) == expected
 
 
@@ -151,7 +151,7 @@ def test_an_unknown_key_in_toml_is_refused_with_its_file(tmp_path: Path, text: s
         ("num_buckets", "0", "at least 1"),
         ("tls_verify", "maybe", "true or false"),
         ("packed", "maybe", "true or false"),
-        ("verify", "sometimes", "'first'"),
+        ("dtype", "sometimes", "'refuse'"),
         ("dtype", "convert", "'refuse'"),
         ("headers", "Bearer x", "Name: value"),
         ("headers", '{"X": 1', "JSON"),

@@ -23,8 +23,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         weight_source: use this weight source; empty to choose by the model.
         allow_untested: talk to engine releases outside the tested range, with a warning.
         expected: a checkpoint directory or index whose names and shapes the engine expects; empty to find out.
-        verify: check once after the first round (``first``), after each (``always``), or never (``off``).
-        on_failure: raise from ``push``, or log and let the trainer go on (only with staged rounds).
         dtype: refuse tensors whose dtype differs from the engine's (``refuse``), or cast them (``cast``).
         packed: pack several tensors per collective; None to choose what is safe.
         bucket_bytes: size of a pack, in bytes; 0 to choose by what the engine runs (a stock one: 1 GiB, ours: 32 MiB).
@@ -33,8 +31,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         port: the port to listen on; 0 to choose, -1 for none, where the engine takes NCCL's id in the call (vLLM 0.30).
         interface: the network interface for the data; empty to choose.
         nccl_library: path of the NCCL to load; empty for torch's own.
-        abort_process_group: on failure, abort the trainer's own process group, so that ranks inside a gather
-            raise at once instead of when that group's time-out fires.
     """
 
     timeout: float = 300.0
@@ -46,8 +42,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     weight_source: str = ""
     allow_untested: bool = False
     expected: str = ""
-    verify: Literal["first", "always", "off"] = "first"
-    on_failure: Literal["raise", "keep_training"] = "raise"
     dtype: Literal["refuse", "cast"] = "cast"
     packed: bool | None = None
     bucket_bytes: int = 0
@@ -56,4 +50,3 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0
     interface: str = ""
     nccl_library: str = ""
-    abort_process_group: bool = False
