@@ -29,8 +29,11 @@ log = logging.getLogger(__name__)
 NO_STORE = -1
 """As the option `port`: listen nowhere, and let the control plane hand the communicator's id over (vLLM 0.30)."""
 
-SLOTS = 4
-"""Packs that may be under way: two on the wire, one behind them, one being packed."""
+SMALL_PACK = 256 * 1024 * 1024
+
+SLOTS, SLOTS_OF_LARGE_PACKS = 4, 2
+"""Packs that may be under way: two on the wire, one behind them, one being packed; from :data:`SMALL_PACK` bytes on one on
+the wire and one being packed, which hides the packing as well and takes gigabytes less of the trainer's GPU."""
 
 OpenTransport = Callable[[str], Transport]
 """Called with the path of a library, empty for the default."""
@@ -152,8 +155,9 @@ def ring_for(spec: ChannelSpec, device: torch.device) -> Ring:
     Raises:
         ChannelError: the GPU has no room for it.
     """
+    slots = SLOTS if spec.geometry.buffer_bytes < SMALL_PACK else SLOTS_OF_LARGE_PACKS
     try:
-        return Ring.fitting(spec.manifest.tensors, spec.geometry, slots=SLOTS, device=device)
+        return Ring.fitting(spec.manifest.tensors, spec.geometry, slots=slots, device=device)
     except torch.OutOfMemoryError as error:
         raise ChannelError(
             f"{device} has no room for the bucket ring: {error}",
