@@ -32,8 +32,8 @@ NO_STORE = -1
 SMALL_PACK = 256 * 1024 * 1024
 
 SLOTS, SLOTS_OF_LARGE_PACKS = 4, 2
-"""Packs that may be under way: two on the wire, one behind them, one being packed; from :data:`SMALL_PACK` bytes on one on
-the wire and one being packed, which hides the packing as well and takes gigabytes less of the trainer's GPU."""
+"""Packs that may be under way: two on the wire, one behind them, one being packed. From :data:`SMALL_PACK` bytes on one
+on the wire and one being packed, which hides the packing as well and takes gigabytes less of the trainer's GPU."""
 
 OpenTransport = Callable[[str], Transport]
 """Called with the path of a library, empty for the default."""
