@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 import torch
-from deepspeed.runtime.zero import GatheredParameters
 from weightwire_torch.sharding import Unsharded
 
 from weightwire_deepspeed.claim import is_managed
@@ -33,6 +32,9 @@ class Partitions(Unsharded):
         """Gather a group in one step, the same on every rank."""
         managed = [tensor for tensor in tensors if is_managed(tensor)]
         if managed:
+            # Whoever has a partitioned tensor has DeepSpeed; this module is also imported where nobody does.
+            from deepspeed.runtime.zero import GatheredParameters  # noqa: PLC0415
+
             self._open.enter_context(GatheredParameters(managed, modifier_rank=None))
         return super().whole(tensors)
 
