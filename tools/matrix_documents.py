@@ -27,7 +27,7 @@ Made by `tools/matrix.py` of integration_tests/matrix.toml and the last recorded
 - **contract**: what we send and believe holds for the released wheel, and the weights go there and back in the
   reference engine that behaves as that release does.
 - **refused**: before anything is changed in the server, with the reason and what to do.
-- **not run**: as it says.
+- **not run**: no result was recorded yet; it needs a GPU, or a real server that is slow to start.
 
 *Stock* is vLLM's own weight-transfer engine, *ours* that of weightwire-vllm-engine. TP1 is one worker, TP2 two that
 share the layers, DP2 two replicas. Without a GPU the stock engine is fed by gloo in NCCL's place (the stock shim).

@@ -123,7 +123,7 @@ def test_a_server_that_is_not_there(checkpoint, capsys):
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         assert run(["push", str(checkpoint), url]) == 4
-        assert "Is the server up" in capsys.readouterr().err
+        assert "is the server up" in capsys.readouterr().err
         assert run(["status", url]) == 4
 
 

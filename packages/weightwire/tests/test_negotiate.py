@@ -201,7 +201,7 @@ def test_each_unusable_data_plane_says_why(elsewhere):
     with pytest.raises(CompatibilityError, match="nccl: there is no GPU here") as caught:
         negotiate.data_plane(registry, [info("nccl")], Options())
 
-    assert "weightwire-torch[nccl]" in caught.value.hint
+    assert "run the trainer where that plane can be used" in caught.value.hint
 
 
 def test_engines_with_different_backends_are_not_put_into_one_group(elsewhere):
@@ -240,3 +240,10 @@ def test_a_source_is_taken_as_it_is(world):
 def test_an_import_string_that_names_nothing_says_so(reference):
     with pytest.raises(PluginError, match="can't be imported"):
         load(reference)
+
+
+def test_a_data_plane_that_is_not_installed_gives_the_pip_line(elsewhere):
+    with pytest.raises(CompatibilityError, match="none is installed") as caught:
+        negotiate.data_plane(Registry(), [info("nccl")], Options())
+
+    assert caught.value.hint == "pip install 'weightwire-torch[nccl]'"

@@ -95,8 +95,7 @@ def _most_specific(registry: Registry, model: object) -> WeightSourceEntry:
         known = ", ".join(sorted(registry.weight_sources)) or "none"
         raise CompatibilityError(
             f"No installed weight source can read a {kind}; installed are: {known}.",
-            hint="pip install weightwire-torch (plain modules and checkpoints), weightwire-fsdp2, "
-            "weightwire-deepspeed or weightwire-trl",
+            hint="pip install weightwire-torch (modules and checkpoints), weightwire-fsdp2 or weightwire-deepspeed",
         )
     return best[1]
 
@@ -172,12 +171,18 @@ def _no_data_plane(backends: Sequence[str], reasons: Sequence[str]) -> Compatibi
             f"The engines run different weight-transfer backends ({named}); one group can't hold both.",
             hint="start all servers with the same --weight-transfer-config",
         )
-    wanted = _INSTALL_FOR_BACKEND.get(backends[0], "") if backends else ""
     found = "; ".join(reasons) if reasons else "none is installed"
     return CompatibilityError(
         f"No data plane can feed a server whose weight-transfer backend is {named} ({found}).",
-        hint=f"pip install '{wanted}'" if wanted else "restart the server with one of the known backends",
+        hint=_how_to_feed(backends, reasons),
     )
+
+
+def _how_to_feed(backends: Sequence[str], reasons: Sequence[str]) -> str:
+    wanted = _INSTALL_FOR_BACKEND.get(backends[0], "") if backends else ""
+    if wanted and reasons:
+        return "run the trainer where that plane can be used, or start the server with another weight-transfer backend"
+    return f"pip install '{wanted}'" if wanted else "restart the server with one of the known backends"
 
 
 def _named(table: dict[str, N], name: str, kind: str, option: str) -> N:

@@ -24,7 +24,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         allow_untested: talk to engine releases outside the tested range, with a warning.
         expected: a checkpoint directory or index whose names and shapes the engine expects; empty to find out.
         dtype: refuse tensors whose dtype differs from the engine's (``refuse``), or cast them (``cast``).
-        packed: pack several tensors per collective; None to choose what is safe.
+        packed: pack several tensors per collective; by default where that is safe.
         bucket_bytes: size of a pack, in bytes; 0 to choose by what the engine runs (a stock one: 1 GiB, ours: 32 MiB).
         num_buckets: packs in the ring.
         advertise: the address the workers should connect to; empty to choose.

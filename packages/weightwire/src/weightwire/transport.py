@@ -89,7 +89,7 @@ class Connections:
             return deadline.exceeded(request.doing).at(engine=self._engine)
         return EngineUnreachable(
             f"{request.method} {request.url} got no whole answer: {_cause(error)}.",
-            hint="Is the server up, and is this its address? `weightwire status URL` asks it.",
+            hint="is the server up, and is this its address? `curl URL/version` shows what a vLLM answers",
         ).at(engine=self._engine)
 
     def _take(self) -> requests.Session:

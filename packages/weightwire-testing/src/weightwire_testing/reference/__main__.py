@@ -83,9 +83,14 @@ def main(arguments: Sequence[str]) -> int:
     from weightwire_testing.reference.server import Server  # noqa: PLC0415
 
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     if given.until_stdin_closes:
         threading.Thread(target=_end_with_parent, daemon=True).start()
-    server = Server(Application(settings), given.port)
+    try:
+        server = Server(Application(settings), given.port)
+    except OSError as error:
+        sys.stderr.write(f"Port {given.port} can't be listened on: {error}. Leave --port out, and one is chosen.\n")
+        return 2
     ready = Ready(server.server_port, f"http://127.0.0.1:{server.server_port}", os.getpid())
     sys.stdout.write(msgspec.json.encode(ready).decode() + "\n")
     sys.stdout.flush()

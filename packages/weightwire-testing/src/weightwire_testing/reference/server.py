@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -30,6 +31,11 @@ class Server(ThreadingHTTPServer):
         """
         super().__init__(("127.0.0.1", port), _Handler)
         self.application = application
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of a client that left: it may reset the connection, and that is no fault of this engine's."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type] # typeshed's types are private
 
 
 class _Handler(BaseHTTPRequestHandler):
