@@ -74,6 +74,9 @@ class Crew:
         self._members: list[Receiver] = []
 
     def members(self, count: int) -> list[Receiver]:
+        for member in self._members:
+            if not member.alive:
+                member.kill()  # closes its pipes
         self._members = [member for member in self._members if member.alive]
         while len(self._members) < count:
             self._members.append(Receiver())
