@@ -39,6 +39,13 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session
+def locks(session: nox.Session) -> None:
+    """Whether every lock says what the pyproject.toml beside it asks for; against PyPI, so not part of ``tests``."""
+    for lock in [ROOT / "uv.lock", *sorted(ROOT.glob("packages/*/src/**/envs/*/uv.lock"))]:
+        session.run("uv", "lock", "--check", "--quiet", "--project", str(lock.parent))
+
+
+@nox.session
 def types(session: nox.Session) -> None:
     """Strict types in every source file, the tools and this file."""
     sources = [str(folder / "src") for folder in MEMBERS.values()]

@@ -342,12 +342,12 @@ def test_no_plugins_at_all_says_what_to_install(monkeypatch, capsys):
 def test_serve_args_prints_what_can_be_pasted(world, capsys):
     assert run(["serve-args", "log==1.5", "--model", "a model"]) == 0
     assert capsys.readouterr().out == (
-        "# stock\n"
+        "# Either: stock\n"
         "# Listen on loopback.\n"
         "LOG_MODE='a b' \\\n"
         "  log serve 'a model' --config '{\"backend\":\"log\"}'\n"
         "\n"
-        "# ours\n"
+        "# Or: ours\n"
         "pip install log-engine\n"
         "log serve 'a model' --config '{\"backend\":\"log\"}'\n"
     )

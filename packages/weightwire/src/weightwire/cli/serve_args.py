@@ -50,7 +50,7 @@ def serve_args(
         )
     advice = tuple(_with_model(one, model) for one in _advice(_entry(engine, version), version))
     found = ServeArgs(engine=engine, version=version, advice=advice)
-    screen.show(found, Text("\n\n".join("\n".join(_script(one)) for one in advice)))
+    screen.show(found, Text("\n\n".join(_scripts(advice))))
 
 
 def _entry(engine: str, version: str) -> ControlPlaneEntry:
@@ -80,9 +80,15 @@ def _with_model(advice: ServeAdvice, model: str) -> ServeAdvice:
     return msgspec.structs.replace(advice, command=words)
 
 
+def _scripts(advice: Sequence[ServeAdvice]) -> Iterator[str]:
+    """Each advice under a heading that says that it is a choice: one server runs one of them."""
+    for number, one in enumerate(advice):
+        choice = ("Or: " if number else "Either: ") if len(advice) > 1 else ""
+        yield "\n".join([f"# {choice}{one.title}", *_script(one)])
+
+
 def _script(advice: ServeAdvice) -> Iterator[str]:
     """The advice as shell text; what is no command is a comment."""
-    yield f"# {advice.title}"
     yield from (f"# {note}" for note in advice.notes)
     if advice.install:
         yield f"pip install {shlex.join(advice.install)}"
