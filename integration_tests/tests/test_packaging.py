@@ -5,7 +5,6 @@ from __future__ import annotations
 import configparser
 import email
 import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from email.message import Message
@@ -13,6 +12,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from fresh_environments import run
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
@@ -42,41 +42,6 @@ def wheel(wheels: list[Path], member: str) -> Path:
     """The member's wheel."""
     (found,) = [path for path in wheels if path.name.startswith(f"{member.replace('-', '_')}-")]
     return found
-
-
-@pytest.fixture(scope="session")
-def constraints(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The lock as a constraints file, with the wheels just built in the members' places."""
-    command = ["uv", "export", "--quiet", "--frozen", "--all-packages", "--all-extras", "--no-dev", "--no-hashes"]
-    locked = run([*command, "--no-emit-workspace", "--no-annotate", "--no-header"], cwd=ROOT)
-    ours = [f"{path.name.split('-')[0].replace('_', '-')} @ {path.as_uri()}" for path in wheels]
-    path = tmp_path_factory.mktemp("constraints") / "constraints.txt"
-    path.write_text("\n".join([locked, *ours]), encoding="utf-8")
-    return path
-
-
-@pytest.fixture
-def install(constraints: Path) -> Callable[[str], Path]:
-    """Install a requirement into a fresh environment; returns the environment's bin directory.
-
-    It lies in the checkout, where uv can link from its cache, and each one replaces the last: torch is large.
-    """
-
-    def into_fresh(requirement: str) -> Path:
-        folder = ROOT / ".nox" / "one-wheel"
-        run(["uv", "venv", "--quiet", "--clear", "--no-project", "--python", sys.executable, str(folder)])
-        command = ["uv", "pip", "install", "--quiet", "--python", str(folder), "--constraints", str(constraints)]
-        run([*command, requirement])
-        return folder / "bin"
-
-    return into_fresh
-
-
-def run(command: list[str], *, cwd: Path | None = None) -> str:
-    """Run it, bounded; return what it printed."""
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
-    return done.stdout
 
 
 def text_of(wheel: Path, suffix: str) -> str:

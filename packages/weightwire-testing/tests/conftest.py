@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import msgspec
 import pytest
 import requests
 import torch
 from weightwire.calls import Call
 from weightwire.deadlines import Deadline
 from weightwire.engine_wire import WIRE_VERSION
+from weightwire.messages import Manifest, TensorMeta
 from weightwire_testing.model import TinyLlama
 from weightwire_testing.reference import ReferenceEngine
 from weightwire_torch.gloo_group import GlooGroup
@@ -77,6 +79,7 @@ class Trainer:
     def __init__(self, engine: ReferenceEngine) -> None:
         self.engine = engine
         self.sender: Sender | OurSender | None = None
+        self.digest = ""
         self.minor = int(engine.settings.version.split(".")[1])
 
     def post(self, path: str, body: object = None, *, rank: int = 0, **params: str) -> requests.Response:
@@ -119,10 +122,11 @@ class Trainer:
             {"name": name, "dtype": dtype, "shape": list(tensor.shape)}
             for (name, tensor), dtype in zip(tensors.items(), dtypes, strict=True)
         ]
+        self.digest = Manifest(msgspec.convert(metas, tuple[TensorMeta, ...]), ()).digest
         info = {
             "wire_version": WIRE_VERSION, "transport": "gloo", "address": "127.0.0.1", "port": sender.port,
             "rank_offset": 1, "world_size": sender.world_size, "timeout": SECONDS, "packed": True,
-            "buffer_bytes": 100_000, "tensors": metas, "digest": "d",
+            "buffer_bytes": 100_000, "tensors": metas, "digest": self.digest,
         }  # fmt: skip
         call = self.later("/init_weight_transfer_engine", {"init_info": info | changed})
         if not changed.keys() - {"packed", "buffer_bytes", "timeout"}:
@@ -143,7 +147,7 @@ class Trainer:
 
     def ours(self, does: str, stop: int = 0, **changed: object) -> Call[requests.Response]:
         """Ours: one update call; the caller sends."""
-        info = {"action": does, "round_id": "r", "start": 0, "stop": stop, "digest": "d"} | changed
+        info = {"action": does, "round_id": "r", "start": 0, "stop": stop, "digest": self.digest} | changed
         return self.later("/update_weights", {"update_info": info})
 
     def start(self) -> requests.Response:

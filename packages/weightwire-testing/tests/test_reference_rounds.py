@@ -301,7 +301,7 @@ def test_half_a_fused_layer_is_not_committed(trainer) -> None:
     ("changed", "says"),
     [
         ({"wire_version": 99}, "wire version 99"),
-        ({"transport": "pigeon"}, "not over 'pigeon'"),
+        ({"transport": "pigeon"}, "the transport 'pigeon'"),
         ({"zzz": 1}, "unexpected keyword argument 'zzz'"),
         ({"port": "x"}, "Expected `int`"),
     ],

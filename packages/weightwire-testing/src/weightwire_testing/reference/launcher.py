@@ -31,13 +31,15 @@ _SWITCH_SECONDS = 60.0
 class ReferenceEngine:
     """A running reference engine. A context manager; it also ends when this process does."""
 
-    def __init__(self, settings: EngineSettings) -> None:
+    def __init__(self, settings: EngineSettings, *, python: str | os.PathLike[str] = sys.executable) -> None:
         """Start nothing yet.
 
         Args:
             settings: the set-up; :meth:`reset` changes it without a new process.
+            python: the interpreter that runs it, of an environment with ``weightwire-testing``.
         """
         self.settings = settings
+        self._python = os.fspath(python)
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self._ready: Ready | None = None
@@ -52,8 +54,8 @@ class ReferenceEngine:
         port = self._ready.port if self._ready is not None else 0
         self.stop()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop()
-        self._process = process = subprocess.Popen(  # noqa: S603 - our own interpreter
-            [sys.executable, "-m", "weightwire_testing.reference", f"--port={port}", *_arguments(self.settings)],
+        self._process = process = subprocess.Popen(  # noqa: S603 - an interpreter of ours
+            [self._python, "-m", "weightwire_testing.reference", f"--port={port}", *_arguments(self.settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

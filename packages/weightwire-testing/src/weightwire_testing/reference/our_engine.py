@@ -12,12 +12,13 @@ from typing import TypeVar
 import msgspec
 from torch import Tensor
 from weightwire.deadlines import Deadline
-from weightwire.engine_wire import WIRE_VERSION, EngineInit, EngineUpdate
+from weightwire.engine_wire import EngineInit, EngineUpdate
 from weightwire.messages import PackGeometry, TensorMeta
 from weightwire_torch.broadcasting import Flight
 from weightwire_torch.gloo_group import GlooGroup
 from weightwire_torch.receiver import receive
 from weightwire_torch.ring import Ring
+from weightwire_vllm_engine import wire
 
 from weightwire_testing.reference.reload import Reload, commit
 from weightwire_testing.reference.staging import Staging
@@ -84,14 +85,11 @@ class OurEngine:
         """Leave the old group, if any, and join the sender's.
 
         Raises:
-            ValueError: the payload is wrong.
-            WeightwireError: the group did not come together.
+            ValueError: there is a key too many.
+            WeightwireError: the payload is wrong, or the group did not come together.
         """
+        wire.decode_init(msgspec.json.decode(init_info))  # the refusals of our engine in vLLM, in its words
         init = _decode(init_info, EngineInit, "init_info")
-        if init.wire_version != WIRE_VERSION:
-            raise ValueError(f"the client speaks wire version {init.wire_version}, this engine {WIRE_VERSION}")
-        if init.transport != "gloo":
-            raise ValueError(f"the reference engine receives over gloo, not over {init.transport!r}")
         self.shutdown()
         self._channel = _Channel(init, self._place)
 
