@@ -359,15 +359,23 @@ class World:
         self.plane = LogPlane(self.log, self.controls)
         self.source = ListSource(self.log)
         self.plugins: list[object] = []
+        self.late: Callable[[LogControl], object] = lambda control: None
 
     @property
     def server(self) -> Server:
         return self.control.server
 
     def session(self) -> Session:
-        engines = Engines([Engine(control.url, control) for control in self.controls])
+        engines = Engines([Engine(control.url, control) for control in self.controls], self.make_engine)
         backend = SenderBackend(engines, lambda infos: ("log", self.plane), self.options)
         return Session(backend, self.source, self.options, plugins=self.plugins)
+
+    def make_engine(self, url: str, deadline: Deadline) -> Engine:
+        """One that comes later; :attr:`late` says how it is."""
+        control = LogControl(url, self.log)
+        self.late(control)
+        self.controls.append(control)
+        return Engine(url, control)
 
     def open(self) -> Session:
         session = self.session()

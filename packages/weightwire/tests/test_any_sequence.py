@@ -127,6 +127,16 @@ class AnySequence(RuleBasedStateMachine):
     def recover(self) -> None:
         self._attempt(self.session.recover)
 
+    @precondition(lambda self: len(self.world.controls) < 3)
+    @rule(step=st.sampled_from(("", "probe", "pause")))
+    def a_server_joins(self, step: str) -> None:
+        before = list(self.world.controls)
+        self.world.late = lambda control: control.fail.update({step: EngineRefused("no")} if step else {})
+        if self._attempt(lambda: self.session.add("http://e2") or True) is None:
+            self.world.controls[:] = before  # it is none of this session's
+        else:
+            assert self.world.controls[-1].server.paused
+
     @rule()
     def another_session(self) -> None:
         self.session.close()
@@ -163,6 +173,11 @@ class AnySequence(RuleBasedStateMachine):
         for control in self.world.controls:
             server = control.server
             assert server.paused or not server.mixed or not server.alive
+
+    @invariant()
+    def a_server_that_joined_serves_nothing_older(self) -> None:
+        for control in self.world.controls[2:]:
+            assert control.server.paused or control.server.weights != "initial" or not control.server.alive
 
     @invariant()
     def what_is_said_to_be_whole_is_whole(self) -> None:
@@ -218,7 +233,7 @@ class AnySequence(RuleBasedStateMachine):
         self.session.recover()
         self.version += 1
         receipt = self.session.push(self.version)
-        assert receipt.engines == ("http://e0", "http://e1")
+        assert receipt.engines == tuple(control.url for control in self.world.controls)
         self._serves(receipt.engines, str(self.version))
 
     def _serves(self, urls: tuple[str, ...], version: str) -> None:

@@ -112,12 +112,13 @@ def _backend(registry: Registry, urls: Sequence[str], rank: int, options: Option
 
 
 def _sender(registry: Registry, urls: Sequence[str], options: Options) -> SenderBackend:
-    deadline = Deadline.after(options.timeout)
-    members = []
-    for url in urls:
+    def make_engine(url: str, deadline: Deadline) -> Engine:
         http = Http(url, options)
-        members.append(Engine(http.url, negotiate.control_plane(registry, http, options, deadline)))
-    return SenderBackend(Engines(members), lambda infos: negotiate.data_plane(registry, infos, options), options)
+        return Engine(http.url, negotiate.control_plane(registry, http, options, deadline))
+
+    deadline = Deadline.after(options.timeout)
+    engines = Engines([make_engine(url, deadline) for url in urls], make_engine)
+    return SenderBackend(engines, lambda infos: negotiate.data_plane(registry, infos, options), options)
 
 
 def _urls(target: str | Sequence[str]) -> tuple[str, ...]:

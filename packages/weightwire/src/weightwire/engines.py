@@ -11,11 +11,12 @@ from weightwire.deadlines import Deadline
 from weightwire.engine import Engine
 from weightwire.errors import ControlError, StateError, WeightwireError
 from weightwire.fanout import wait_for_all
-from weightwire.messages import EngineInfo
+from weightwire.messages import CachePolicy, EngineInfo, PauseMode
 from weightwire.states import EngineState
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+MakeEngine = Callable[[str, Deadline], Engine]
 
 PATIENCE = 0.5
 """The part of the time left that one engine may take to answer, so that the others can go on without it."""
@@ -29,9 +30,15 @@ class Engines:
         readmit: the next probe asks the lost ones too.
     """
 
-    def __init__(self, members: Sequence[Engine]) -> None:
-        """Keep the order."""
+    def __init__(self, members: Sequence[Engine], make: MakeEngine) -> None:
+        """Keep the order.
+
+        Args:
+            members: those there are.
+            make: finds out what answers at an address, and makes an engine of it.
+        """
         self.members = list(members)
+        self._make = make
         self.readmit = False
         self._group: list[Engine] | None = None
         self._in_flight: list[Call[Any]] = []
@@ -93,16 +100,31 @@ class Engines:
             raise silent[0]
         return self.infos()
 
-    def add(self, engine: Engine) -> None:
-        """Take one more into the group, behind the others.
+    def add(self, url: str, deadline: Deadline, *, fit: Callable[[EngineInfo], object]) -> Engine:
+        """Take one more into the group, behind the others. It is paused, and stays so until a push reached it.
+
+        Args:
+            url: its base URL.
+            deadline: for finding out what it is, and pausing it.
+            fit: raises if the engine can't be fed with what the others are fed.
 
         Raises:
-            StateError: there is one with that address.
+            StateError: there is one with that address, or the engine can't take an update.
+            WeightwireError: it can't be reached or used; it was not touched.
         """
-        if any(member.url == engine.url for member in self.members):
-            raise StateError(f"{engine.url} is an engine of this session already.")
+        if any(member.url == url.rstrip("/") for member in self.members):
+            raise StateError(f"{url} is an engine of this session already.", hint="session.recover() takes it back")
+        engine = self._make(url, deadline)
+        try:
+            fit(engine.probe(deadline))
+            engine.behind = True
+            engine.pause(PauseMode.KEEP, CachePolicy.RESET, deadline)
+        except BaseException:
+            engine.control.close()
+            raise
         self._group = [*self, engine]
         self.members.append(engine)
+        return engine
 
 
 def _placed(work: Callable[[Engine], T], engine: Engine) -> Callable[[], T]:

@@ -63,6 +63,9 @@ class Follower:
             _receipt(plan, stats, None), lambda: _receipt(plan, stats, self._hear_the_end(plan, steps, deadline))
         )
 
+    def add(self, url: str, deadline: Deadline) -> None:
+        """Leave it to the sender."""
+
     def recover(self, deadline: Deadline) -> None:
         """Leave it to the sender."""
 

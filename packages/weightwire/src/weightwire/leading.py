@@ -71,6 +71,10 @@ class Leader:
         ending = LedRound(self._backend, self._common, plan=plan, steps=steps, deadline=deadline).lead()
         return Ending(ending.early, lambda: self._learned(plan, ending.late()))
 
+    def add(self, url: str, deadline: Deadline) -> None:
+        """Take one more engine in, paused; the next push opens a channel to all of them."""
+        self._opening.admit(url, deadline)
+
     def recover(self, deadline: Deadline) -> None:
         """Take lost engines back that answer again, mend torn ones, and open a channel.
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from weightwire import dtypes, expected, preflight
 from weightwire.backend import SenderBackend
 from weightwire.deadlines import Deadline
-from weightwire.errors import ControlError, WeightwireError
-from weightwire.messages import ChannelInfo
+from weightwire.errors import CompatibilityError, ControlError, WeightwireError
+from weightwire.messages import ChannelInfo, EngineInfo
 from weightwire.standing import Common
 from weightwire.states import EngineState, SessionState
 from weightwire.tensors import Manifest
@@ -68,13 +68,36 @@ class Opening:
         self._mend(deadline)
         self._lifecycle.close_channel(deadline)
 
+    def admit(self, url: str, deadline: Deadline) -> None:
+        """Take one more engine in, and give the channel up: its group is too small now.
+
+        Raises:
+            StateError: there is one with that address, or the engine can't take an update.
+            WeightwireError: it can't be reached, or not fed with what the others are fed; nothing was changed.
+        """
+        with during("connect"):
+            self._backend.engines.add(url, deadline, fit=self._refuse_unlike)
+        self.give_up_channel(deadline)
+
     def manifest(self) -> Manifest:
         """What will be sent, checked against what the engines expect."""
         with during("preflight"):
-            infos = self._backend.engines.infos()
-            manifest = dtypes.on_the_wire(self._source.manifest(), infos, expected=self.expected, options=self._options)
-            preflight.check(manifest, infos, expected=self.expected, options=self._options)
+            return self._checked(self._backend.engines.infos())
+
+    def _checked(self, infos: Sequence[EngineInfo]) -> Manifest:
+        manifest = dtypes.on_the_wire(self._source.manifest(), infos, expected=self.expected, options=self._options)
+        preflight.check(manifest, infos, expected=self.expected, options=self._options)
         return manifest
+
+    def _refuse_unlike(self, info: EngineInfo) -> None:
+        others = self._backend.engines.infos()
+        if any(info.backend != other.backend for other in others):
+            raise CompatibilityError(
+                f"{info.url} runs the weight-transfer backend {info.backend!r}, the other engines run "
+                f"{others[0].backend!r}; one group can't hold both.",
+                hint="start all servers with the same --weight-transfer-config",
+            )
+        self._checked((*others, info))
 
     def channel(self, manifest: Manifest, deadline: Deadline) -> ChannelInfo:
         """The open channel, if it fits *manifest*; otherwise a new one."""

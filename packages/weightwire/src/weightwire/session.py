@@ -129,6 +129,25 @@ class Session:
         self._ending = None  # not after a Ctrl-C: the phases go on, and the next call collects them
         return receipt
 
+    def add(self, url: str) -> None:
+        """Take one more engine into the session: a server that was started later than the others.
+
+        It holds old weights, so it is paused at once, and it serves nobody until a push has brought it what the others
+        hold (:attr:`engine_states` and :attr:`engines` have it from now on). The next push opens a new channel to all.
+        Only the sender does anything; other ranks may call it.
+
+        Args:
+            url: its base URL.
+
+        Raises:
+            StateError: it is an engine of this session already, or can't take an update.
+            CompatibilityError, ManifestError: it can't be fed with what the others are fed. It was not touched.
+            ControlError: it can't be reached.
+        """
+        self.wait()
+        self._refuse_closed()
+        self._part.add(url, self._deadline())
+
     def recover(self) -> None:
         """Take lost engines back that were restarted, flush torn ones, and rebuild the channel.
 
