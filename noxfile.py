@@ -70,6 +70,13 @@ def real(session: nox.Session) -> None:
 
 
 @nox.session
+def trainers(session: nox.Session) -> None:
+    """Real trainers, one to four ranks: ``nox -s trainers -- -k zero3``; real servers among them, made on first use."""
+    python = _environment(session, "trainers", ["--all-extras", "--group", "trainers"])
+    _pytest(session, python, ["integration_tests/trainers", *session.posargs])
+
+
+@nox.session
 def matrix(session: nox.Session) -> None:
     """What works with what: ``nox -s matrix -- contract`` for a part, ``--fresh`` to begin anew; an hour for all."""
     python = _environment(session, "real", ["--all-extras", "--group", "real"])
