@@ -1,4 +1,9 @@
-"""A push takes no more memory beside the model than its largest group and the bucket ring, on any rank."""
+"""A push takes no more memory beside the model than its largest group and the bucket ring, on any rank.
+
+Over gloo an all-gather takes twice its result: torch's ProcessGroupGloo (2.10 to 2.13) collects into memory of its own
+and copies from there, for FSDP2 and ZeRO-3 alike. The framework's own gather of the largest group, measured in the same
+process, says what that comes to, and is what counts there; over NCCL, which writes into the result, it is the group.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +21,6 @@ BUCKET = 4 * MIB
 RING = 4 * BUCKET
 NOISE = 8 * MIB
 """What the system's count of a process's pages moves by itself: sockets' buffers, arenas of the allocator."""
-
-
-def ON_GLOO(ranks: int, setup: str) -> object:  # noqa: N802 - reads as the mark it is
-    """Sharded: gloo stages every all-gather in memory of its own, as large as its result (seen in torch 2.13)."""
-    return pytest.param(ranks, setup, marks=pytest.mark.xfail(reason="gloo stages each all-gather", strict=False))
 
 
 SHAPE = ModelShape(
@@ -42,11 +42,12 @@ def engine(checkpoint: Path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of a process, and lets it be reset")
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("ranks", "setup"), [ON_GLOO(2, "fsdp2"), ON_GLOO(2, "zero3"), (1, "lora")])
+@pytest.mark.parametrize(("ranks", "setup"), [(2, "fsdp2"), (2, "zero3"), (1, "lora")])
 def test_one_group_and_the_ring_at_most(ranks: int, setup: str, checkpoint: Path, engine, tmp_path: Path) -> None:
     words = [f"--url={engine.url}", f"--checkpoint={checkpoint}", f"--out={tmp_path}", f"--bucket-bytes={BUCKET}"]
     torchrun(ranks, RANKS / "memory.py", [*words, setup], MALLOC_MMAP_THRESHOLD_="65536")
     for rank in range(ranks):
         said = json.loads((tmp_path / f"{setup}.{rank}.json").read_text())
         assert said["model"] > 4 * said["largest_group"]
-        assert said["extra"] < said["largest_group"] + RING + NOISE, (rank, said)
+        assert said["own"] < 2 * said["largest_group"] + NOISE, "the framework itself takes more than was known"
+        assert said["extra"] < max(said["own"], said["largest_group"]) + RING + NOISE, (rank, said)

@@ -6,6 +6,8 @@ import argparse
 import json
 import os
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -32,6 +34,26 @@ def largest_group(manifest: Manifest) -> int:
     return max(sum(meta.nbytes for meta in manifest.tensors[start:stop]) for start, stop in manifest.groups)
 
 
+def peak(act: Callable[[], object]) -> int:
+    """Bytes that the process grew by, at most, while it did that."""
+    forget()
+    before = resident("VmRSS")
+    act()
+    return resident("VmHWM") - before
+
+
+def gather_embedding(model: torch.nn.Module) -> None:
+    """Make the largest tensor whole by the framework's own means, and let go of it."""
+    tensor = max(model.parameters(), key=lambda parameter: getattr(parameter, "ds_numel", parameter.numel()))
+    if hasattr(tensor, "ds_id"):
+        from deepspeed.runtime.zero import GatheredParameters  # noqa: PLC0415 - takes seconds
+
+        with GatheredParameters([tensor], modifier_rank=None):
+            pass
+    elif hasattr(tensor, "full_tensor"):
+        tensor.full_tensor()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--url", required=True)
@@ -49,12 +71,12 @@ def main() -> None:
         source = negotiate.weight_source(weightwire.plugins().registry, trainer.model, options)
         with weightwire.connect(given.url, source, options) as session:
             session.push(version="warm")
-            forget()
-            before = resident("VmRSS")
-            session.push(version="measured")
-            extra = resident("VmHWM") - before
+            extra = peak(lambda: session.push(version="measured"))
+        gather_embedding(trainer.model)
+        dist.barrier()  # gloo keeps the memory of its last collective until the next one
+        own = peak(partial(gather_embedding, trainer.model))
         manifest = source.manifest()
-        said = {"extra": extra, "largest_group": largest_group(manifest), "model": manifest.nbytes}
+        said = {"extra": extra, "own": own, "largest_group": largest_group(manifest), "model": manifest.nbytes}
         (given.out / f"{setup}.{dist.get_rank()}.json").write_text(json.dumps(said))
     os._exit(0)
 

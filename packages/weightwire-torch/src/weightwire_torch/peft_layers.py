@@ -3,6 +3,9 @@
 Seen in PEFT 0.21: an adapted layer keeps the checkpoint's own tensors below ``base_layer`` and the adapter's beside
 it; ``modules_to_save`` keeps the original beside one trained copy an adapter; and a ``PeftModel`` stands in front of it
 all as ``base_model.model.``.
+
+There is no weight source for PEFT: adapters stand in plain models and in sharded ones, and every source of a module
+merges them layer by layer, behind whatever makes the layer whole.
 """
 
 from __future__ import annotations
@@ -16,8 +19,6 @@ from weightwire.errors import ManifestError
 
 from weightwire_torch.names import WRAPPERS, Front, Rule, Segment
 from weightwire_torch.wrappers import is_a
-
-CLAIM = 20
 
 RULES: tuple[Rule, ...] = (*WRAPPERS, Front("base_model.model."), Segment("base_layer"), Segment("token_adapter"))
 """The wrappers that change names and nothing else, PEFT's among them."""
@@ -54,11 +55,6 @@ class _Model(Protocol):
 class _Config(Protocol):
     is_prompt_learning: bool
     peft_type: str
-
-
-def claim_peft(model: object) -> int:
-    """Claim modules with adapters in them. Costs a look at each submodule, and imports nothing."""
-    return CLAIM if isinstance(model, torch.nn.Module) and any(map(_is_of_peft, model.modules())) else 0
 
 
 def tuner_layers(module: torch.nn.Module) -> list[TunerLayer]:
@@ -141,10 +137,6 @@ def rules(model: torch.nn.Module) -> Sequence[Rule]:
     chosen = {n: f"{n}.{_copy_in_use(cast('_TwoCopies', m))}" for n, m in modules if is_a(m, _TWO_COPIES)}
     fronts = tuple(f"{name}." if name else "" for name, module in modules if is_a(module, _MODEL))
     return (CopyInUse(chosen), Beside(fronts), *RULES)
-
-
-def _is_of_peft(module: torch.nn.Module) -> bool:
-    return any(is_a(module, kind) for kind in (_MODEL, _TUNER_LAYER, _TWO_COPIES))
 
 
 def _copy_in_use(module: _TwoCopies) -> str:

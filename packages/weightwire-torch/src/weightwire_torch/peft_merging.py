@@ -26,14 +26,15 @@ def merged(
 
     Args:
         layer: an adapted layer; it is only read.
-        whole: its tensors, gathered, by the ``id`` of what stands for each in *layer*.
+        whole: its tensors, gathered, by the ``id`` of what stands for each in *layer*. Buffers that no checkpoint holds
+            need not be among them: no framework shards those.
         base: which tensors to return: the path of the module below *layer*, and the name in there.
 
     Returns:
         New tensors, as many as *base*. Equal to the layer's own where no adapter is active or all are merged already.
     """
     with torch.no_grad():
-        twin = shadow(layer, lambda tensor: whole[id(tensor)].detach())
+        twin = shadow(layer, lambda tensor: whole.get(id(tensor), tensor).detach())
         holders = [(twin.get_submodule(path)._parameters, leaf) for path, leaf in base]  # noqa: SLF001 - ours
         for parameters, leaf in holders:
             parameters[leaf] = torch.nn.Parameter(_there(parameters, leaf).clone(), requires_grad=False)
