@@ -1,8 +1,7 @@
-"""Trainers in real processes, against the reference engine; ``nox -s trainers``."""
+"""Trainers in real processes, against the reference engine and real servers; ``nox -s trainers``."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -12,9 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # the helpers beside the tests
 
-from launch import RANKS, torchrun
-
-Said = dict[str, object]
+from crews import OPTIONS, Errand, Said, reports, sail
 
 
 @pytest.fixture(scope="session")
@@ -23,19 +20,16 @@ def crews(engine_pool, tiny_checkpoint, tmp_path_factory) -> Callable[..., list[
     from weightwire_testing.reference import EngineSettings  # noqa: PLC0415 - where there is one
 
     @cache
-    def sail(ranks: int, setups: tuple[str, ...], engine: str) -> Path:
-        out = tmp_path_factory.mktemp("crew")
-        serving = engine_pool.lend(EngineSettings(checkpoint=str(tiny_checkpoint), version=engine))
-        options = {"timeout": 60, "bucket_bytes": 100_000}
-        words = ["--url", serving.url, "--checkpoint", str(tiny_checkpoint), "--out", str(out)]
+    def out(ranks: int, setups: tuple[str, ...], python: Path) -> Path:
+        folder = tmp_path_factory.mktemp("crew")
+        serving = engine_pool.lend(EngineSettings(checkpoint=str(tiny_checkpoint), version="0.32.0"))
         try:
-            torchrun(ranks, RANKS / "push_twice.py", [*words, "--options", json.dumps(options), *setups])
+            sail(Errand(serving.url, tiny_checkpoint, folder, OPTIONS), ranks, setups, python=python)
         finally:
             engine_pool.give_back(serving)
-        return out
+        return folder
 
-    def ask(ranks: int, setups: tuple[str, ...], setup: str, *, engine: str = "0.32.0") -> list[Said]:
-        out = sail(ranks, setups, engine)
-        return [json.loads((out / f"{setup}.{rank}.json").read_text()) for rank in range(ranks)]
+    def ask(ranks: int, setups: tuple[str, ...], setup: str, *, python: Path = Path(sys.executable)) -> list[Said]:
+        return reports(out(ranks, setups, python), ranks, setup)
 
     return ask

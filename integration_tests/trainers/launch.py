@@ -36,8 +36,10 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
-def torchrun(ranks: int, script: Path, arguments: Sequence[str], **variables: str) -> str:
-    """Run a script on some ranks, to its end.
+def torchrun(
+    ranks: int, script: Path, arguments: Sequence[str], *, python: Path = Path(sys.executable), **variables: str
+) -> str:
+    """Run a script on some ranks, to its end; with another interpreter, where its environment is another.
 
     Returns:
         What it wrote.
@@ -45,7 +47,7 @@ def torchrun(ranks: int, script: Path, arguments: Sequence[str], **variables: st
     Raises:
         AssertionError: a rank failed; carries what was written.
     """
-    words = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={ranks}"]
+    words = [str(python), "-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={ranks}"]
     words += ["--master-addr=127.0.0.1", f"--master-port={free_port()}", str(script), *arguments]
     with _process(words, _variables(**variables)) as process:
         said, _ = process.communicate(timeout=SECONDS)

@@ -36,7 +36,7 @@ def run(setup: str, checkpoint: Path, url: str, options: dict[str, object]) -> d
                 off.append(distance(said, scores(checkpoint, weights)))
                 moved.append(distance(said, before))
                 before = said
-    return {"off": off, "moved": moved, "nbytes": receipt.stats.nbytes, "committed": receipt.committed}
+    return {"off": off, "moved": moved, "committed": receipt.committed, "torch": torch.__version__}
 
 
 def main() -> None:
