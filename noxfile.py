@@ -79,7 +79,7 @@ def trainers(session: nox.Session) -> None:
 @nox.session
 def matrix(session: nox.Session) -> None:
     """What works with what: ``nox -s matrix -- contract`` for a part, ``--fresh`` to begin anew; an hour for all."""
-    python = _environment(session, "real", ["--all-extras", "--group", "real"])
+    python = _environment(session, "matrix", ["--all-extras", "--group", "real", "--group", "trainers"])
     session.run(python, "tools/matrix.py", "run", "--record", *session.posargs, external=True)
 
 

@@ -9,7 +9,7 @@ from matrix_cells import ROOT, Cell
 from matrix_pytest import run
 from weightwire_testing import environments
 
-REAL = ROOT / "integration_tests" / "real"
+TESTS = ROOT / "integration_tests"
 LOGS = ROOT / ".matrix" / "logs"
 SECONDS = 1500.0
 """The longest that one server with all its tests may take."""
@@ -18,6 +18,14 @@ LAYOUTS = {"tp1": "tp1-dp1", "tp2": "tp2-dp1", "dp2": "tp1-dp2"}
 """As the tests name their servers."""
 
 MODEL = "qwen3"
+
+FILES = {
+    "plain": "real/test_pushes.py",
+    "fsdp2": "trainers/test_real_servers.py",
+    "deepspeed": "trainers/test_real_servers.py",
+    "trl": "trainers/test_trl.py",
+}
+"""Where a trainer's tests stand."""
 
 
 def missing(cell: Cell) -> str:
@@ -31,8 +39,7 @@ def missing(cell: Cell) -> str:
 
 def try_on_a_server(cell: Cell) -> tuple[bool, str]:
     """Start the server and run its tests; returns whether they passed, and what there is to say."""
-    words = [sys.executable, "-m", "pytest", "-q", "-x", str(_tests(cell)), "--vllm", cell.vllm]
-    words += ["-k", f"{cell.engine}-{MODEL}-{LAYOUTS[cell.layout]}"] if cell.trainer == "plain" else []
+    words = [sys.executable, "-m", "pytest", "-q", "-x", str(_tests(cell)), *_selection(cell)]
     report = run(words, log=LOGS / f"{cell.id}.log", seconds=SECONDS)
     if report.failures or not report.tests:
         return False, f"{report.failures} of {report.tests} tests failed: {report.tail}"
@@ -41,5 +48,11 @@ def try_on_a_server(cell: Cell) -> tuple[bool, str]:
 
 
 def _tests(cell: Cell) -> Path:
-    """The tests of a plain trainer, or those of another: ``integration_tests/real/test_fsdp2.py``."""
-    return REAL / ("test_pushes.py" if cell.trainer == "plain" else f"test_{cell.trainer}.py")
+    return TESTS / FILES[cell.trainer]
+
+
+def _selection(cell: Cell) -> list[str]:
+    """The cell's own tests in that file: a plain trainer's by the server, another's by itself and the release."""
+    if cell.trainer == "plain":
+        return ["--vllm", cell.vllm, "-k", f"{cell.engine}-{MODEL}-{LAYOUTS[cell.layout]}"]
+    return ["-k", f"{cell.trainer}-{cell.engine}-{cell.vllm}"]

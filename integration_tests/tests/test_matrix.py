@@ -284,3 +284,12 @@ def test_a_run_that_records_makes_the_documents_even_where_something_is_wrong(tr
 def test_the_command_lists_the_cells(capsys):
     assert matrix.main(["list", "0.33.0", "gpu"]) == 0
     assert "0.33.0-stock-tp1-nccl-plain-gpu" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("trainer", "selected"),
+    [("plain", "stock-qwen3-tp1-dp1"), ("fsdp2", "fsdp2-stock-0.32.0"), ("trl", "trl-stock-0.32.0")],
+)
+def test_a_real_cell_runs_the_tests_of_its_trainer_alone(trainer, selected):
+    cell = msgspec.structs.replace(CELL, tier="cpu", vllm="0.32.0", engine="stock", layout="tp1", trainer=trainer)
+    assert matrix_real._selection(cell)[-1] == selected
