@@ -27,18 +27,20 @@ class Errand(NamedTuple):
         checkpoint: what it serves, and what the crew begins with.
         out: a directory for what it says.
         options: of its sessions.
+        replicas: of the engine, each of which is asked what it holds.
     """
 
     url: str
     checkpoint: Path
     out: Path
     options: dict[str, object]
+    replicas: int = 1
 
 
 def sail(errand: Errand, ranks: int, setups: Sequence[str], *, python: Path = Path(sys.executable)) -> None:
     """Run a crew to its end."""
     words = ["--url", errand.url, "--checkpoint", str(errand.checkpoint), "--out", str(errand.out)]
-    words += ["--options", json.dumps(errand.options)]
+    words += ["--options", json.dumps(errand.options), "--replicas", str(errand.replicas)]
     torchrun(ranks, RANKS / "push_twice.py", [*words, *setups], python=python)
 
 

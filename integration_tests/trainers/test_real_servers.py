@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from crews import OPTIONS, Errand, assert_pushed, reports, sail
@@ -16,36 +17,46 @@ from weightwire_testing.servers import Setup, VllmServer
 
 OF_EACH = {"fsdp2": "fsdp2", "deepspeed": "zero3", "ddp": "ddp"}
 """Trainers, and their set-ups."""
-RELEASES = ("0.22.1", "0.32.0")
-STOCK = Setup(engine="stock", arguments=("--skip-tokenizer-init",))
+
+
+class Place(NamedTuple):
+    """A server, and who pushes into it: two ranks, in one set-up after the other."""
+
+    release: str
+    setups: tuple[str, ...]
+    tp: int = 1
+    dp: int = 1
+
+
+ENDS = [Place(release, tuple(OF_EACH.values())) for release in ("0.22.1", "0.32.0")]
+LAYOUTS = {"tp2": Place("0.32.0", ("fsdp2",), tp=2), "dp2": Place("0.32.0", ("fsdp2",), dp=2)}
+CELLS = [
+    *(pytest.param(place, OF_EACH[who], id=f"{who}-stock-{place.release}") for place in ENDS for who in OF_EACH),
+    *(pytest.param(place, "fsdp2", id=f"fsdp2-{layout}-{place.release}") for layout, place in LAYOUTS.items()),
+]
 
 
 @pytest.fixture(scope="session")
-def pushed(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Start a server of that release, once, and let a crew push into it; returns where the crew wrote."""
+def pushed(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Place], Path]:
+    """Start a server, once, and let a crew push into it; returns where the crew wrote."""
 
     @cache
-    def run(release: str) -> Path:
-        out = tmp_path_factory.mktemp(f"vllm-{release}")
-        with VllmServer(environments.ensure(release), tiny_checkpoint, setup=STOCK) as server:
-            sail(
-                Errand(server.url, tiny_checkpoint, out, {**OPTIONS, "data_plane": "stock-shim"}),
-                2,
-                [*OF_EACH.values()],
-            )
+    def run(place: Place) -> Path:
+        out = tmp_path_factory.mktemp("crew")
+        setup = Setup(engine="stock", tp=place.tp, dp=place.dp, arguments=("--skip-tokenizer-init",))
+        with VllmServer(environments.ensure(place.release), tiny_checkpoint, setup=setup) as server:
+            options = {**OPTIONS, "data_plane": "stock-shim"}
+            sail(Errand(server.url, tiny_checkpoint, out, options, replicas=place.dp), 2, place.setups)
         return out
 
     return run
 
 
 @pytest.mark.timeout(3600)  # the first use of a release makes its environment
-@pytest.mark.parametrize(
-    ("trainer", "release"),
-    [pytest.param(each, release, id=f"{each}-stock-{release}") for release in RELEASES for each in OF_EACH],
-)
+@pytest.mark.parametrize(("place", "setup"), CELLS)
 def test_a_stock_server_says_what_was_trained(
-    trainer: str, release: str, pushed, record_testsuite_property: Callable[[str, object], None]
+    place: Place, setup: str, pushed, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
-    said = reports(pushed(release), 2, OF_EACH[trainer])
+    said = reports(pushed(place), 2, setup)
     assert_pushed(said)
     record_testsuite_property("largest difference", f"{max(said[0]['off']):.1e}")

@@ -22,20 +22,26 @@ def distance(one: list[float], other: list[float]) -> float:
     return max(abs(x - y) for x, y in zip(one, other, strict=True))
 
 
-def run(setup: str, checkpoint: Path, url: str, options: dict[str, object]) -> dict[str, object]:
-    trainer = make(setup, checkpoint)
-    before = scores(checkpoint, dict(load(checkpoint).state_dict()))
+def furthest(url: str, expected: list[float], replicas: int) -> float:
+    """How far what is served is from what is expected, at most, over all replicas of a data-parallel engine."""
+    chosen = list(range(replicas)) if replicas > 1 else [None]
+    return max(distance(score(url, PROMPT, replica=replica), expected) for replica in chosen)
+
+
+def run(setup: str, given: argparse.Namespace) -> dict[str, object]:
+    trainer = make(setup, given.checkpoint)
+    before = scores(given.checkpoint, dict(load(given.checkpoint).state_dict()))
     off, moved = [], []
-    with weightwire.connect(url, trainer.model, options) as session:
+    with weightwire.connect(given.url, trainer.model, given.options) as session:
         for number in range(PUSHES):
             trainer.step(number)
             receipt = session.push(version=f"{setup}-{number}")
             weights = trainer.weights()
             if dist.get_rank() == 0:
-                said = score(url, PROMPT)
-                off.append(distance(said, scores(checkpoint, weights)))
-                moved.append(distance(said, before))
-                before = said
+                expected = scores(given.checkpoint, weights)
+                off.append(furthest(given.url, expected, given.replicas))
+                moved.append(distance(expected, before))
+                before = expected
     return {"off": off, "moved": moved, "committed": receipt.committed, "torch": torch.__version__}
 
 
@@ -45,13 +51,14 @@ def main() -> None:
     parser.add_argument("--checkpoint", required=True, type=Path)
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--options", type=json.loads, default={})
+    parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("setups", nargs="+")
     given = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo")
     for setup in given.setups:
-        said = run(setup, given.checkpoint, given.url, given.options)
+        said = run(setup, given)
         (given.out / f"{setup}.{dist.get_rank()}.json").write_text(json.dumps(said))
     dist.destroy_process_group()
     os._exit(0)  # threads of a framework need not be waited for
