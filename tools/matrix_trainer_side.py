@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from matrix_cells import ROOT, TrainerSide
 from matrix_pytest import run
@@ -55,18 +56,28 @@ def run_the_suites(side: TrainerSide) -> tuple[bool, str]:
 
 def requirements(side: TrainerSide) -> list[str]:
     """What the environment is asked for, besides our members."""
-    wanted = ["pytest>=9", "pytest-timeout", "hypothesis"]
+    wanted = ["pytest>=9", "pytest-timeout", "hypothesis", *_suites_needs()]
     wanted.append("torch" if side.torch == "newest" else f"torch=={side.torch}")
     if side.packages == "floor":
         wanted += [f"{name}=={floor}" for name, floor in floors().items()]
     return wanted
 
 
+def _suites_needs() -> list[str]:
+    """What the members' suites use besides, from groups of their own; our own distributions are there already."""
+    groups = [group for member in MEMBERS for group in _declared(member).get("dependency-groups", {}).values()]
+    return [text for group in groups for text in group if not text.startswith("weightwire")]
+
+
 def floors() -> dict[str, str]:
     """The oldest releases that the core says it takes, of the packages that are varied."""
-    with (ROOT / "packages" / "weightwire" / "pyproject.toml").open("rb") as file:
-        declared = [Requirement(text) for text in tomllib.load(file)["project"]["dependencies"]]
+    declared = [Requirement(text) for text in _declared("packages/weightwire")["project"]["dependencies"]]
     return {each.name: _floor(each) for each in declared if each.name in VARIED}
+
+
+def _declared(member: str) -> dict[str, Any]:
+    with (ROOT / member / "pyproject.toml").open("rb") as file:
+        return tomllib.load(file)
 
 
 def _floor(requirement: Requirement) -> str:
@@ -94,7 +105,10 @@ def _held(python: Path) -> str:
 def _quietly(words: list[str]) -> None:
     leading = {"VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT", "PYTHONPATH"}
     environment = {name: value for name, value in os.environ.items() if name not in leading}
-    subprocess.run([_uv(), *words, "--quiet"], capture_output=True, text=True, check=True, env=environment)
+    # Without the workspace's own settings: they hold the lock's torch.
+    subprocess.run(
+        [_uv(), *words, "--quiet", "--no-config"], capture_output=True, text=True, check=True, env=environment
+    )
 
 
 def _uv() -> str:

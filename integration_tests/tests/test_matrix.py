@@ -218,6 +218,7 @@ def test_what_a_real_cell_needs_is_said_where_it_is_missing():
 def test_a_trainers_side_is_asked_for_at_its_floors():
     assert "torch==2.13.0" in matrix_trainer_side.requirements(SIDE)
     assert {"msgspec==0.20", "pluggy==1.5"} <= set(matrix_trainer_side.requirements(SIDE))
+    assert any(text.startswith("peft>=") for text in matrix_trainer_side.requirements(SIDE)), "what a suite needs"
     newest = matrix_trainer_side.requirements(TrainerSide(python="3.11", torch="newest", packages="newest"))
     assert "torch" in newest
     assert not any(each.startswith("msgspec") for each in newest)
