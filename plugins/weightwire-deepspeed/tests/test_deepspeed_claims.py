@@ -1,8 +1,12 @@
 """What can be said without DeepSpeed; its own engine runs in integration_tests/trainers."""
 
+import sys
+from types import ModuleType
+
 import pytest
 import torch
 from weightwire import discovery
+from weightwire.errors import ManifestError
 from weightwire.options import Options
 from weightwire_deepspeed.claim import CLAIM, claim_engine
 from weightwire_deepspeed.partitions import Partitions
@@ -43,3 +47,14 @@ def test_releasing_twice_is_fine():
 
 def test_it_is_discovered():
     assert discovery.plugins().registry.owner("weight source", "deepspeed") == "weightwire-deepspeed"
+
+
+def test_an_engine_of_pipeline_stages_is_refused(monkeypatch):
+    class PipelineEngine(torch.nn.Module):
+        """DeepSpeed's, as far as it can be told without DeepSpeed: by the place of its class."""
+
+    module = ModuleType("deepspeed.runtime.pipe.engine")
+    module.PipelineEngine = PipelineEngine
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with pytest.raises(ManifestError, match="only its own stage's layers"):
+        DeepSpeedSource(PipelineEngine(), Options())

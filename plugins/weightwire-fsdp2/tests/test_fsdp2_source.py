@@ -3,7 +3,8 @@
 import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
 from weightwire import discovery
 from weightwire.options import Options
 from weightwire_fsdp2 import claim, source
@@ -48,3 +49,34 @@ def test_the_whole_tensors_are_gathered_group_by_group(sharded):
     gathered = [tensor.clone() for group in range(len(manifest.groups)) for tensor in weights.gather(group)]
     for meta, tensor in zip(manifest.tensors, gathered, strict=True):
         assert torch.equal(tensor, plain[meta.name])
+
+
+def test_a_model_that_is_only_tensor_parallel_is_claimed_and_gathered_too(world):
+    make, claims = factory()
+    model = torch.nn.Linear(4, 2)
+    whole = model.weight.detach().clone()
+    model.weight = torch.nn.Parameter(distribute_tensor(model.weight.detach(), world, [Shard(1)]))
+    assert claims(model) > 0
+    assert torch.equal(make(model, Options()).gather(0)[0], whole)
+
+
+def test_in_another_dtype_they_are_gathered_and_described_in_it(sharded):
+    make, _ = factory()
+    weights = make(sharded[0], Options(), dtype="bfloat16")
+    assert {t.dtype for t in weights.manifest().tensors} == {"bfloat16"}
+    gathered = weights.gather(0)[0]
+    assert gathered.dtype == torch.bfloat16
+    assert torch.equal(gathered, sharded[1]["0.weight"].bfloat16())
+
+
+def test_after_a_forward_without_a_backward_the_masters_are_sent_and_not_the_cast_copies(world):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+    masters = [value.detach().clone() for value in model.parameters()]
+    model = fully_shard(model, mesh=world, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+    with torch.no_grad():
+        model(torch.zeros(1, 4))
+    make, _ = factory()
+    weights = make(model, Options())
+    gathered = [tensor for group in range(len(weights.manifest().groups)) for tensor in weights.gather(group)]
+    assert all(torch.equal(one, other) for one, other in zip(gathered, masters, strict=True))
