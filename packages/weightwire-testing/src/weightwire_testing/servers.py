@@ -187,7 +187,21 @@ def variables(server: VllmServer, scratch: Path) -> dict[str, str]:
     ours |= {SWITCH: "1"} if setup.engine == "stock" else {}
     # Bound to cores, two workers want a NUMA node each and refuse to start on a machine with one.
     ours |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind"} if setup.tp * setup.dp > 1 else {}
+    ours |= {"LD_PRELOAD": _preloaded(server.environment, scratch)} if server.environment.version == "0.18.1" else {}
     return kept | ours | setup.variables
+
+
+def _preloaded(environment: Environment, scratch: Path) -> str:
+    """What 0.18 wants to see preloaded, or its worker does not start; in 0.19 that became a warning.
+
+    It looks at the names alone. The libraries make inference faster, which nobody here needs, so both names lead to the
+    OpenMP that torch brings and vLLM preloads anyway. May go with 0.18.
+    """
+    (openmp,) = environment.python.parents[1].glob("lib/python*/site-packages/torch/lib/libgomp*")
+    links = [scratch / name for name in ("libtcmalloc.so", "libiomp5.so")]
+    for link in links:
+        link.symlink_to(openmp)
+    return ":".join(str(link) for link in links)
 
 
 @contextmanager
