@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import sys
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 import requests
 from weightwire.errors import ConfigurationError, DeadlineExceeded, EngineRefused, GarbledReply
 from weightwire_testing.environments import Environment
 from weightwire_testing.sampling import greedy, score
-from weightwire_testing.servers import Setup, VllmServer, reserved_port
+from weightwire_testing.servers import Setup, VllmServer, reserved_port, variables
 
 API_SERVER = """
 import http.server, json, os, socketserver, subprocess, sys, time
@@ -113,6 +115,26 @@ def test_parallelism_and_more_words_reach_the_command_line(environment):
     assert (after["--tensor-parallel-size"], after["--data-parallel-size"]) == ("2", "3")
     assert (after["--model"], after["--max-model-len"]) == ("/checkpoint", "64")
     assert words[-2:] == ["--seed", "1"]
+
+
+@pytest.mark.parametrize(
+    "case", [("0.32.0", 1, ""), ("0.32.0", 2, "nobind"), ("0.20.2", 2, r"\d+\|\d+"), ("0.20.2", 1, "")]
+)
+def test_workers_are_free_to_run_on_any_core_or_get_one_each_where_that_fails(environment, tmp_path, monkeypatch, case):
+    version, workers, bound = case
+    monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
+    release = msgspec.structs.replace(environment, version=version)
+    assert re.fullmatch(bound, variables(server(release, tp=workers), tmp_path).get("VLLM_CPU_OMP_THREADS_BIND", ""))
+
+
+def test_0_18_sees_the_names_that_it_wants_preloaded_and_they_lead_to_a_library(environment, tmp_path):
+    release = msgspec.structs.replace(environment, version="0.18.1", python=tmp_path / "venv" / "bin" / "python")
+    library = tmp_path / "venv" / "lib" / "python3.11" / "site-packages" / "torch" / "lib" / "libgomp.so.1"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    paths = [Path(path) for path in variables(server(release), tmp_path)["LD_PRELOAD"].split(":")]
+    assert [path.name for path in paths] == ["libtcmalloc.so", "libiomp5.so"]
+    assert {path.resolve() for path in paths} == {library.resolve()}
 
 
 def test_a_server_that_ends_is_reported_with_its_last_words(environment):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import socket
@@ -25,7 +26,7 @@ from weightwire_testing.stock_shim import SWITCH
 
 POLL_SECONDS = 0.2
 STOP_SECONDS = 20.0
-TAIL_BYTES = 4000
+TAIL_BYTES = 16_000
 
 PLUGINS = {"ours": "weightwire", "stock": "weightwire_stock_shim"}
 
@@ -185,10 +186,21 @@ def variables(server: VllmServer, scratch: Path) -> dict[str, str]:
         "TMPDIR": str(scratch),  # a killed server leaves its sockets there
     }
     ours |= {SWITCH: "1"} if setup.engine == "stock" else {}
-    # Bound to cores, two workers want a NUMA node each and refuse to start on a machine with one.
-    ours |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind"} if setup.tp * setup.dp > 1 else {}
+    workers = setup.tp * setup.dp
+    ours |= {"VLLM_CPU_OMP_THREADS_BIND": _cores(workers, server.environment.version)} if workers > 1 else {}
     ours |= {"LD_PRELOAD": _preloaded(server.environment, scratch)} if server.environment.version == "0.18.1" else {}
     return kept | ours | setup.variables
+
+
+def _cores(workers: int, version: str) -> str:
+    """Which cores the threads of several workers run on: by default they want a NUMA node each, or refuse to start.
+
+    0.20 ends with an IndexError where they are free to run on any ("nobind"), so there each is given one.
+    """
+    if not version.startswith("0.20."):
+        return "nobind"
+    cores = itertools.cycle(sorted(os.sched_getaffinity(0)))
+    return "|".join(str(core) for core in itertools.islice(cores, workers))
 
 
 def _preloaded(environment: Environment, scratch: Path) -> str:
