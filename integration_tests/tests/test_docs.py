@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,16 @@ def test_every_session_that_is_named_exists(document: Path) -> None:
 def test_every_tool_that_is_named_exists(document: Path) -> None:
     tools = re.findall(r"\btools/(\w+\.py)", document.read_text())
     assert [tool for tool in tools if not (ROOT / "tools" / tool).exists()] == []
+
+
+def test_the_engine_to_try_a_trainer_on_is_there_in_five_lines(tmp_path: Path) -> None:
+    readme = (ROOT / "packages" / "weightwire-testing" / "README.md").read_text()
+    (script,) = (block for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "connect" in block)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "committed=True" in done.stdout
 
 
 def test_every_decision_is_listed() -> None:

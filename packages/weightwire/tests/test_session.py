@@ -1,3 +1,4 @@
+import multiprocessing
 import threading
 
 import pytest
@@ -29,6 +30,14 @@ DIRECT_ROUND = [
     "read version",
     "resume",
 ]
+
+
+def _as_a_child(session, world, answer):
+    try:
+        session.push(1)
+    except StateError as error:
+        session.close()
+        answer.send((str(error), world.log))
 
 
 def without_order(log: list[str], *free: str) -> list[str]:
@@ -298,11 +307,37 @@ def test_closing_leaves_the_group_once_and_ends_the_session(world):
     session.close()
     session.close()
 
-    assert world.log == ["close channel", "close plane", "close control"]
+    assert world.log == ["read version", "close channel", "close plane", "close control"]
     with pytest.raises(StateError, match="closed"):
         session.push(1)
     with pytest.raises(StateError, match="closed"):
         session.recover()
+
+
+def test_closing_leaves_the_channel_alone_that_another_client_has_opened_since(world):
+    session = world.open()
+    session.push(1)
+    world.server.version = "another client's"
+    world.log.clear()
+
+    session.close()
+
+    assert "close channel" not in world.log
+    assert session.state is SessionState.CLOSED
+
+
+def test_a_forked_child_can_neither_push_nor_disturb_the_parents_session_by_closing_it(world):
+    session = world.open()
+    here, there = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=_as_a_child, args=(session, world, there))
+    child.start()
+    assert here.poll(20)
+    said, log = here.recv()
+    child.join(20)
+    assert child.exitcode == 0
+    assert "was opened by process" in said
+    assert log == []
+    assert session.push(1).committed
 
 
 def test_closing_never_raises_for_an_engine_that_is_gone(world):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -266,12 +267,17 @@ def _duration(seconds: float) -> timedelta:
     return timedelta(seconds=max(seconds, _SHORTEST))
 
 
+_OWN_ADVICE = re.compile(r"\s*(?:This is typically caused by|GLHF|Check the logs of).*", re.DOTALL)
+"""What gloo adds to an error, about other workers' logs; our hint says which."""
+
+
 def _explained(error: RuntimeError, doing: str, deadline: Deadline) -> WeightwireError:
     if deadline.remaining() < _LATE:
         return deadline.exceeded(doing)
     return ChannelError(
-        f"The group broke while {doing}: {error}",
-        hint="look at the engine's log: a worker that fails or dies closes its connections",
+        f"The group broke while {doing}: {_OWN_ADVICE.sub('', str(error)).strip()}",
+        hint="look at the engine's log: a worker that fails or dies, or that another session takes into a group of its "
+        "own, closes its connections",
     )
 
 

@@ -1,4 +1,4 @@
-"""Tensors that share their storage: a checkpoint holds one of them."""
+"""Tensors that share their storage: which of them belong to a checkpoint."""
 
 from __future__ import annotations
 
@@ -27,38 +27,21 @@ def identity(tensor: torch.Tensor) -> Identity:
     return (address, tensor.device, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
-def without_twins(named: Iterable[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
-    """Leave out all but one of the names of every storage: a tied head goes, otherwise the first name stays.
+def untied(named: Iterable[tuple[str, Hashable]]) -> set[str]:
+    """All names but that of an output head with the key of another tensor: a checkpoint holds the embedding.
+
+    Other tensors that share their storage are all sent: an engine that ties them too gets the same bits twice, and one
+    that does not would keep the old ones without a word. A head of multi-token prediction is kept as well: a draft
+    model loads its own.
 
     Args:
-        named: checkpoint names and tensors, in order.
-
-    Returns:
-        What is left, in the same order.
+        named: checkpoint names, each with the identity of its tensor.
     """
     rows = list(named)
-    names = kept((name, identity(tensor)) for name, tensor in rows)
-    return [(name, tensor) for name, tensor in rows if name in names]
-
-
-def kept(named: Iterable[tuple[str, Hashable]]) -> set[str]:
-    """Of the names with equal keys keep one: not the output head's, otherwise the first.
-
-    A head of multi-token prediction is kept beside the embedding it is tied to: a draft model loads its own.
-    """
-    keeper: dict[Hashable, str] = {}
-    drafts: set[str] = set()
-    for name, key in named:
-        if _is_draft(name):
-            drafts.add(name)
-        elif key not in keeper or (_is_head(keeper[key]) and not _is_head(name)):
-            keeper[key] = name
-    return drafts | set(keeper.values())
+    others = {key for name, key in rows if not _is_head(name)}
+    return {name for name, key in rows if not (_is_head(name) and key in others)}
 
 
 def _is_head(name: str) -> bool:
-    return HEAD in name.split(".")
-
-
-def _is_draft(name: str) -> bool:
-    return "mtp" in name.split(".")
+    parts = name.split(".")
+    return HEAD in parts and "mtp" not in parts

@@ -13,7 +13,7 @@ from weightwire_torch.names import Rule, normalise
 from weightwire_torch.peft_layers import TunerLayer, adapted_layers, owner, rules
 from weightwire_torch.peft_merging import merged
 from weightwire_torch.slots import Slot, slots
-from weightwire_torch.ties import identity, kept
+from weightwire_torch.ties import identity, untied
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Unit:
 
 
 def units(model: torch.nn.Module, *, buffers: bool = False, leave_out: Iterable[str] = ()) -> list[Unit]:
-    """What a checkpoint of *model* is made of, in the model's order; of what is tied, one.
+    """What a checkpoint of *model* is made of, in the model's order, without a tied head.
 
     Args:
         model: the module, wrappers and adapters and all.
@@ -60,7 +60,7 @@ def units(model: torch.nn.Module, *, buffers: bool = False, leave_out: Iterable[
     unwanted = frozenset(leave_out)
     found = [unit for unit in _all(model, buffers=buffers) if not unwanted.issuperset(unit.names)]
     _refuse_same_names(found)
-    wanted = kept((unit.names[0], _identities(unit)) for unit in found)
+    wanted = untied((unit.names[0], _identities(unit)) for unit in found)
     return [unit for unit in found if unit.names[0] in wanted]
 
 

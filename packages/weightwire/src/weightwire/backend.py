@@ -156,8 +156,9 @@ class SenderBackend:
         """Leave the group on both sides, whichever of them is still in it."""
         try:
             self.engines.all(lambda engine: _leave(engine, deadline), "closing the channel", deadline)
-        except Exception:  # this side leaves all the same
-            log.warning("The engines could not be told that the channel is closed.", exc_info=True)
+        except Exception as error:  # this side leaves all the same
+            log.warning("The engines could not be told that the channel is closed: %s", error)
+            log.debug("Where that was:", exc_info=True)
         plane, self._plane = self._plane, None
         if plane is not None:
             plane.close(deadline)
@@ -167,6 +168,15 @@ class SenderBackend:
     def channel_open(self) -> bool:
         """Whether there is a group to send to."""
         return self._plane is not None
+
+    def disown(self, deadline: Deadline) -> None:
+        """Let go of engines that another client has pushed to since: they have left this channel, and joined another.
+
+        To tell them to leave would break that one.
+        """
+        left = self.engines.all(lambda engine: engine.as_left(deadline), "asking the engines", deadline)
+        for engine, still_ours in zip(self.engines, left, strict=True):
+            engine.joined = engine.joined and still_ours
 
     def drop_channel(self) -> None:
         """Leave the group at once, whatever is in flight. Idempotent."""

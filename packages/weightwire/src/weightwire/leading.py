@@ -92,7 +92,7 @@ class Leader:
 
     def close(self, deadline: Deadline) -> None:
         """Leave nothing behind that is whole and paused, leave the channel, drop every connection. Never raises."""
-        for part in (self._common.lifecycle.resume, self._common.lifecycle.close_channel):
+        for part in (self._common.lifecycle.resume, self._backend.disown, self._common.lifecycle.close_channel):
             try:
                 part(deadline.at_most(deadline.remaining() / 2))
             except Exception:  # there is nobody left to mend it

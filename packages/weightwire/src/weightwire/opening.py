@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -13,6 +14,13 @@ from weightwire.messages import ChannelInfo, EngineInfo
 from weightwire.standing import Common
 from weightwire.states import EngineState, SessionState
 from weightwire.tensors import Manifest
+
+log = logging.getLogger(__name__)
+
+_NOBODY_KNOWS = (
+    "The model that %s serves is not on this machine, so the names and shapes that are pushed can't be checked before "
+    "they reach the engine. Give its checkpoint, or one like it, as the option `expected` (WEIGHTWIRE_EXPECTED)."
+)
 
 LOOK_SHARE = 0.25
 """The part of a push's time that the engines may take to say how they stand."""
@@ -34,6 +42,7 @@ class Opening:
         self._source = common.source
         self._options = common.options
         self._channel: ChannelInfo | None = None
+        self._warned = False
 
     def connect(self, deadline: Deadline) -> None:
         """Find out what the engines are and how they stand."""
@@ -41,7 +50,11 @@ class Opening:
             infos = self._lifecycle.connect(deadline)
         self._standing.become(SessionState.CONNECTED)
         found = (expected.find(info, self._options) for info in infos)
-        self.expected = next(filter(None, found), self.expected)
+        known = next(filter(None, found), self.expected)
+        if known is None and not self._warned:
+            self._warned = True
+            log.warning(_NOBODY_KNOWS, ", ".join(info.url for info in infos))
+        self.expected = known
 
     def look(self, deadline: Deadline) -> None:
         """Ask the engines whether they are as this session left them, and recover where they are not.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Literal, Self
@@ -49,6 +50,7 @@ class Session:
         common = Common(lifecycle, self._standing, agreement, source, options)
         self._part = _part(backend, common)
         self._ending: Ending | None = None
+        self._process = os.getpid()
 
     def __enter__(self) -> Self:
         """Use the session in a ``with`` block; it is closed at the end."""
@@ -111,8 +113,8 @@ class Session:
             StateError: the session is closed, or an engine can't take an update.
             EngineUnreachable: no engine answers.
         """
-        self.wait()
         self._refuse_closed()
+        self.wait()
         order = Order(str(version), PauseMode(pause), CachePolicy(cache))
         self._ending = ending = self._part.push(order, self._deadline())
         return (self.wait() or ending.early) if wait else ending.early
@@ -144,8 +146,8 @@ class Session:
             CompatibilityError, ManifestError: it can't be fed with what the others are fed. It was not touched.
             ControlError: it can't be reached.
         """
-        self.wait()
         self._refuse_closed()
+        self.wait()
         self._part.add(url, self._deadline())
 
     def recover(self) -> None:
@@ -162,8 +164,8 @@ class Session:
 
     def close(self) -> None:
         """Leave the group and drop every connection. Idempotent, and never raises for an engine that is gone."""
-        if self.state is SessionState.CLOSED:
-            return
+        if self.state is SessionState.CLOSED or self._process != os.getpid():
+            return  # in a forked child there is nothing of its own to close
         try:
             self.wait()
         except Exception:  # it was a push's to raise, and nobody collected it
@@ -178,6 +180,11 @@ class Session:
         return Deadline.after(self._options.timeout)
 
     def _refuse_closed(self) -> None:
+        if self._process != os.getpid():
+            raise StateError(
+                f"The session was opened by process {self._process}; this is {os.getpid()}, a fork of it.",
+                hint="push from the process that opened it, or call weightwire.connect() after the fork",
+            )
         if self.state is SessionState.CLOSED:
             raise StateError("The session is closed.", hint="open a new one with weightwire.connect()")
 
