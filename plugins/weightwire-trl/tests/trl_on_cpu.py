@@ -48,7 +48,9 @@ def _without_gpu() -> None:
         _with_sdpa()
     else:
         packing._flash_attn = lambda: SdpaVarlen
-    async_rollout_worker.is_vllm_available = lambda *_, **__: True  # TRL's worker asks for it, and imports nothing of it
+    async_rollout_worker.is_vllm_available = lambda *_, **__: (
+        True
+    )  # TRL's worker asks for it, and imports nothing of it
 
 
 def _with_sdpa() -> None:
@@ -132,11 +134,8 @@ def async_grpo(checkpoint, out, transfer, *, worker=None, url="http://127.0.0.1:
         "max_completion_length": 8, "weight_sync_steps": 1, "vllm_server_base_url": url, "learning_rate": 1e-2,
         "logging_steps": 1, "report_to": [], "save_strategy": "no", "bf16": False, "use_cpu": True,
         "gradient_checkpointing": False, "token_budget": 256, "dtype": "float32", "max_staleness": 10,
-        "model_init_kwargs": {"dtype": torch.float32},
     }  # fmt: skip
     known = inspect.signature(AsyncGRPOConfig).parameters
-    if "dtype" in known:
-        del wanted["model_init_kwargs"]
     rows = [[{"role": "user", "content": text}] for text in PROMPTS]
     return AsyncGRPOTrainer(
         model=str(checkpoint),

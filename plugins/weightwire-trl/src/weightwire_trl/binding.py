@@ -1,9 +1,9 @@
 """What a transfer takes over in a trainer of TRL's that it is bound to, on every rank.
 
-TRL calls a transfer on rank 0 alone; meanwhile the other ranks run ``_streaming_iter()`` by themselves, so that they are
-in the collectives that gather each parameter. In a bound trainer they run their part of the session there instead:
-so they gather layers instead of parameters, also the frozen ones, and hear how a round came out. The method is
-private to TRL, and the same in 1.9.0 to 1.16.0, in both of its asynchronous trainers.
+TRL calls a transfer on rank 0 alone; meanwhile the other ranks run ``_streaming_iter()`` by themselves, so that they
+are in the collectives that gather each parameter. In a bound trainer they run their part of the session there instead:
+so they gather layers instead of parameters, also the frozen ones, and hear how a round came out. The method is private
+to TRL, and the same in 1.9.0 to 1.16.0, in both of its asynchronous trainers.
 
 TRL also merges adapters into the model before a push and takes them out again, which changes bits in a tenth of the
 elements of every adapted weight, for good. What the session sends is merged beside the model, so in a bound trainer

@@ -10,7 +10,7 @@ from weightwire.messages import Receipt
 
 from weightwire_trl.pushing import Given, Pushes, Target
 from weightwire_trl.reporting import log_receipt
-from weightwire_trl.trainers import State, Trainer, version_of
+from weightwire_trl.trainers import Control, State, Trainer, version_of
 
 
 class Arguments(Protocol):
@@ -19,14 +19,10 @@ class Arguments(Protocol):
     load_best_model_at_end: bool
 
 
-class Control(Protocol):
-    """The part of ``transformers.TrainerControl`` that is used here."""
-
-    should_evaluate: bool
-
-
 class WeightTransferCallback(transformers.TrainerCallback):  # type: ignore[misc] # Transformers is not typed here
-    """Pushes once at the start of training, then every so many steps, before an evaluation, and at the end::
+    """Pushes once at the start of training, then every so many steps, before an evaluation, and at the end.
+
+    ::
 
         trainer = SFTTrainer(...)
         trainer.add_callback(WeightTransferCallback(trainer, "http://127.0.0.1:8000", every=10))

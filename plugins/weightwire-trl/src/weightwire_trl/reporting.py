@@ -15,4 +15,6 @@ def log_receipt(trainer: Trainer, receipt: Receipt) -> None:
     logged, and the next record of the loss would lack it (``_metrics``, 1.9.0 to 1.16.0).
     """
     if trainer.is_world_process_zero():
+        due = trainer.control.should_log
         transformers.Trainer.log(trainer, receipt.metrics())
+        trainer.control.should_log = due  # a record is taken for the one that is due, and that one left out

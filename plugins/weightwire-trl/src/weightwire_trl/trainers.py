@@ -17,6 +17,18 @@ class State(Protocol):
     global_step: int
 
 
+class Control(Protocol):
+    """What a trainer does at its next opportunity.
+
+    Attributes:
+        should_evaluate: evaluate.
+        should_log: write a record.
+    """
+
+    should_evaluate: bool
+    should_log: bool
+
+
 class Trainer(Protocol):
     """The part of ``transformers.Trainer`` that is used here.
 
@@ -24,11 +36,13 @@ class Trainer(Protocol):
         model: the model that was passed, which may be a ``PeftModel``.
         model_wrapped: the same in all that the trainer put around it: DDP, FSDP2, a DeepSpeed engine.
         state: how far it is.
+        control: what it does next.
     """
 
     model: torch.nn.Module
     model_wrapped: torch.nn.Module
     state: State
+    control: Control
 
     def is_world_process_zero(self) -> bool:
         """Whether this process is rank 0."""

@@ -22,7 +22,9 @@ _FROZEN = "TRL's stream leaves frozen parameters out; transfer.bind(trainer) on 
 
 
 class WeightTransfer:
-    """Satisfies TRL's ``WeightTransferProtocol`` (1.9.0 and later)::
+    """Satisfies TRL's ``WeightTransferProtocol`` (1.9.0 and later).
+
+    ::
 
         transfer = WeightTransfer("http://127.0.0.1:8000")
         trainer = AsyncGRPOTrainer(..., weight_transfer=transfer)
