@@ -293,3 +293,14 @@ def test_every_rank_cleans_up(make_world, store):
     trainer.both(lambda session: session.push(1))
 
     assert [witness.seen for witness in witnesses] == [["UpdateFailed"], ["SourceFailed"]]
+
+
+def test_a_session_that_one_rank_has_by_itself_is_not_counted_among_those_of_all(make_world, store) -> None:
+    def number(size: int) -> int:
+        world = make_world()
+        world.source.ranks = store.rank(0, size)
+        return int(world.session()._part._common.agreement._prefix.rpartition("/")[2])
+
+    first = number(2)
+    number(1)
+    assert number(2) == first + 1

@@ -123,7 +123,7 @@ def test_a_server_that_refuses_in_the_middle_ends_training_torn_and_paused_and_t
     bind, grpo, reference_engine, served
 ):
     engine = reference_engine()
-    trainer, transfer = grpo(engine.url, bind=bind)
+    trainer, _ = grpo(engine.url, bind=bind)
     engine.set_faults("receive:refuse=no more memory@9")
     with pytest.raises(UpdateFailed, match="no more memory"):
         trainer.train()
@@ -137,7 +137,7 @@ def test_a_server_that_refuses_in_the_middle_ends_training_torn_and_paused_and_t
 
 def test_resume_on_a_torn_engine_raises_and_says_which(grpo, reference_engine):
     engine = reference_engine()
-    trainer, transfer = grpo(engine.url)
+    _, transfer = grpo(engine.url)
     transfer.init_weight_transfer()
     transfer.send_weights(iter(()))
     transfer.resume()

@@ -5,6 +5,8 @@ Importing it does all of the former. Each says which release it is for, and goes
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import inspect
 import os
 import queue
@@ -12,6 +14,7 @@ import warnings
 
 import numpy as np
 import torch
+from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
@@ -21,6 +24,7 @@ warnings.simplefilter("ignore")
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, async_rollout_worker  # noqa: E402
 
 torch.set_num_threads(1)
+PACKING = "trl.experimental.async_grpo.packing"
 PROMPTS = ("two plus two equals", "the quick brown fox", "weights move on", "a server")
 
 
@@ -42,15 +46,11 @@ class SdpaVarlen:
 def _without_gpu() -> None:
     if hasattr(async_grpo_trainer, "get_peak_flops_per_device"):  # 1.15 and 1.16 ask CUDA for the device's name
         async_grpo_trainer.get_peak_flops_per_device = lambda *_, **__: None
-    try:
-        from trl.experimental.async_grpo import packing
-    except ImportError:  # up to 1.15 the trainer asks for a kernel that needs CUDA by its name
+    if importlib.util.find_spec(PACKING):
+        importlib.import_module(PACKING)._flash_attn = lambda: SdpaVarlen
+    else:  # up to 1.15 the trainer asks for a kernel that needs CUDA by its name
         _with_sdpa()
-    else:
-        packing._flash_attn = lambda: SdpaVarlen
-    async_rollout_worker.is_vllm_available = lambda *_, **__: (
-        True
-    )  # TRL's worker asks for it, and imports nothing of it
+    async_rollout_worker.is_vllm_available = lambda *_, **__: True  # the worker asks for it, and imports nothing of it
 
 
 def _with_sdpa() -> None:
@@ -125,22 +125,32 @@ def reward(completion_ids, **_):
     return [sum(token % 2 for token in ids) / max(1, len(ids)) for ids in completion_ids]
 
 
-def async_grpo(checkpoint, out, transfer, *, worker=None, url="http://127.0.0.1:9", **more):
-    """TRL's AsyncGRPOTrainer, as it runs here, three steps."""
-    from datasets import Dataset
+def async_grpo(checkpoint, out, transfer, *, worker=None, settle=None, **more):
+    """TRL's AsyncGRPOTrainer, as it runs here, three steps.
 
+    Args:
+        checkpoint: what is trained.
+        out: where it may write.
+        transfer: its ``weight_transfer``.
+        worker: its ``rollout_worker``; None for random tokens.
+        settle: given the arguments before the trainer is.
+        **more: for the trainer.
+    """
     wanted = {
         "output_dir": str(out), "max_steps": 3, "per_device_train_batch_size": 4, "num_generations": 4,
-        "max_completion_length": 8, "weight_sync_steps": 1, "vllm_server_base_url": url, "learning_rate": 1e-2,
+        "max_completion_length": 8, "weight_sync_steps": 1, "learning_rate": 1e-2,
         "logging_steps": 1, "report_to": [], "save_strategy": "no", "bf16": False, "use_cpu": True,
         "gradient_checkpointing": False, "token_budget": 256, "dtype": "float32", "max_staleness": 10,
     }  # fmt: skip
     known = inspect.signature(AsyncGRPOConfig).parameters
+    arguments = AsyncGRPOConfig(**{name: value for name, value in wanted.items() if name in known})
+    if settle is not None:
+        settle(arguments)
     rows = [[{"role": "user", "content": text}] for text in PROMPTS]
     return AsyncGRPOTrainer(
         model=str(checkpoint),
         reward_funcs=reward,
-        args=AsyncGRPOConfig(**{name: value for name, value in wanted.items() if name in known}),
+        args=arguments,
         train_dataset=Dataset.from_dict({"prompt": rows * 4}),
         processing_class=tokenizer(),
         weight_transfer=transfer,

@@ -26,6 +26,7 @@ from weightwire.states import EngineState, SessionState
 
 log = logging.getLogger(__name__)
 _sessions = itertools.count()
+"""Of this process with other ranks; those that it has by itself are not counted, since other ranks don't see them."""
 
 CLOSE_SECONDS = 10.0
 """The longest that closing may take."""
@@ -46,7 +47,7 @@ class Session:
         lifecycle = Lifecycle(backend, plugins)
         self._standing = Standing(lifecycle, lambda: self.engine_states)
         self._options = options
-        agreement = Agreement(source.ranks, next(_sessions))
+        agreement = Agreement(source.ranks, next(_sessions) if source.ranks.size > 1 else 0)
         common = Common(lifecycle, self._standing, agreement, source, options)
         self._part = _part(backend, common)
         self._ending: Ending | None = None
