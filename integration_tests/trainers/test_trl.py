@@ -95,3 +95,15 @@ def test_a_source_that_raises_on_one_rank_ends_training_on_both_and_the_next_job
     assert_served(crew.reports(2, "bound")[0], pushes=4)
     found = weightwire.inspect(crew.engine.url)
     assert (found.state, found.paused) == (EngineState.WHOLE, False)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("how", "kinds", "variables"), [("ddp", ("sft", "grpo"), {}), ("fsdp2", ("sft",), SHARDED), ("zero3", ("sft",), {"ACCELERATE_USE_CPU": "false"})]
+)
+def test_the_callback_pushes_from_two_ranks_whatever_they_shard_with(how, kinds, variables, crew: Crew) -> None:
+    crew.sail("trl_callback.py", 2, (how, *kinds), **variables)
+    for kind in kinds:
+        sender, other = crew.reports(2, kind)
+        assert_served(sender, pushes=4)
+        assert (sender["version"], other["version"]) == ("3", "3")
