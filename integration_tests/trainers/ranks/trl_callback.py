@@ -54,9 +54,7 @@ def settle(arguments: object, how: str) -> object:
 def sft(how: str, given: argparse.Namespace) -> object:
     arguments = settle(trl.SFTConfig(max_length=32, **settings(how, given.out)), how)
     rows = Dataset.from_dict({"text": [f"{text} and so on, and on, and on" for text in PROMPTS] * 8})
-    return trl.SFTTrainer(
-        model=str(given.checkpoint), args=arguments, train_dataset=rows, processing_class=tokenizer()
-    )
+    return trl.SFTTrainer(model=str(given.checkpoint), args=arguments, train_dataset=rows, processing_class=tokenizer())
 
 
 def grpo(how: str, given: argparse.Namespace) -> object:

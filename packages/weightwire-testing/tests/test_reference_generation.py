@@ -325,3 +325,10 @@ def test_a_step_gives_one_token_with_its_rank() -> None:
     scored = sequence.events.get()
     assert isinstance(scored, Scored)
     assert (scored.token, scored.rank, len(scored.top)) == (greedy(MODEL, PROMPT, 1)[0], 1, 2)
+
+
+@pytest.mark.parametrize("seed", [2**63 - 1, -(2**63)])
+def test_every_seed_that_a_request_may_have_is_taken(seed: int) -> None:
+    sequence = Sequence(list(PROMPT), Sampling(max_tokens=2, seed=seed))
+    prefixes = PrefixCache()
+    assert [step(MODEL, sequence, prefixes=prefixes) for _ in range(2)] == [False, True]

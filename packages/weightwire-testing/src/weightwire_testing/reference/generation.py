@@ -12,6 +12,8 @@ from torch import Tensor
 
 from weightwire_testing.model import KVCache, TinyLlama
 
+_SEEDS = 2**63  # torch takes no larger one, and clients send one of 63 bits with each request (TRL 1.16)
+
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """How a request is to be continued.
@@ -154,7 +156,8 @@ def _choose(logprobs: Tensor, sequence: Sequence) -> int:
     sampling = sequence.sampling
     if sampling.temperature == 0:
         return int(logprobs.argmax())
-    generator = torch.Generator().manual_seed(sampling.seed * 1_000_003 + len(sequence.generated))
+    seed = (sampling.seed * 1_000_003 + len(sequence.generated)) % _SEEDS
+    generator = torch.Generator().manual_seed(seed)
     weights = (logprobs / sampling.temperature).softmax(-1)
     return int(torch.multinomial(weights, 1, generator=generator))
 

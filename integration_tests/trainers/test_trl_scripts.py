@@ -1,0 +1,71 @@
+"""The scripts of TRL's page run as they stand there, with TRL's own rollout worker; what is served is what is saved."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trl
+import weightwire
+from launch import _kill, _variables
+from weightwire_testing.reference import EngineSettings
+
+ROOT = Path(__file__).parents[2]
+HELPERS = ROOT / "plugins" / "weightwire-trl" / "tests"
+SECONDS = 120.0
+sys.path.insert(0, str(HELPERS))
+
+from saying import PROMPT, SMALL, distance, forward  # noqa: E402
+from trl_on_cpu import tokenizer  # noqa: E402
+from weightwire_testing.sampling import score  # noqa: E402
+
+
+@pytest.fixture
+def checkpoint(tiny_checkpoint: Path, tmp_path: Path) -> Path:
+    """A checkpoint with a tokenizer, and a chat template that TRL can read answers of."""
+    made = Path(shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint"))
+    words = tokenizer()
+    words.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
+    words.save_pretrained(made)
+    return made
+
+
+def run_script(name: str, folder: Path, *arguments: str) -> Path:
+    """Run the page's script of that name as a user would, in a folder of its own; returns where it saved."""
+    page = (ROOT / "docs" / "trl.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (script,) = [block for block in blocks if block.startswith(f'"""{name}: ')]
+    (folder / name).write_text(f"import trl_on_cpu  # the ways round what needs a GPU\n{script}")
+    log = folder / f"{name}.log"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [sys.executable, name, *arguments],
+            cwd=folder,
+            env=_variables(PYTHONPATH=str(HELPERS)),
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(SECONDS)
+        finally:
+            _kill(process)
+    assert status == 0, log.read_text()[-8000:]
+    return folder / "trained"
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("name", "last"), [("train_grpo.py", "3"), ("train_sft.py", "4")])
+def test_a_script_of_the_page_serves_what_it_saves(
+    name: str, last: str, checkpoint, reference_engine, tmp_path
+) -> None:
+    settings = EngineSettings(checkpoint=str(checkpoint), served_name=str(checkpoint))
+    url = reference_engine(settings).url
+    saved = run_script(name, tmp_path, str(checkpoint), url)
+    assert weightwire.inspect(url).weight_version == last
+    said = score(url, PROMPT)
+    assert distance(said, forward(saved)) < SMALL < distance(said, forward(checkpoint))
