@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 import weightwire
+from distillation_on_cpu import async_distillation
 from peft import LoraConfig
 from trl.experimental.async_grpo.async_grpo_trainer import WeightTransferProtocol
 from weightwire.errors import EngineUnreachable, ManifestError, StateError, UpdateFailed
@@ -15,6 +16,7 @@ from weightwire_testing.reference import EngineSettings
 from weightwire_trl import WeightTransfer
 
 STEPS = 3
+OPTIONS = {"timeout": 30, "bucket_bytes": 100_000}
 
 
 def versions(trainer):
@@ -54,6 +56,20 @@ def test_trls_own_records_are_left_alone(grpo, reference_engine):
     assert [record["step"] for record in of_trl] == [1, 2, 3]
     assert all({"perf/weight_sync_s", "reward"} <= set(record) for record in of_trl)
     assert not any("weightwire/total_s" in record for record in of_trl)
+
+
+@pytest.mark.parametrize("bind", [True, False])
+def test_the_other_asynchronous_trainer_of_trls_has_the_same_seam(
+    bind, tiny_checkpoint, reference_engine, served, tmp_path
+):
+    url = reference_engine().url
+    transfer = WeightTransfer(url, OPTIONS)
+    trainer = async_distillation(tiny_checkpoint, tmp_path / "out", transfer, url)
+    if bind:
+        transfer.bind(trainer)
+    trainer.train()
+    assert served(url, trainer.model)
+    assert versions(trainer) == ([0, 1, 2, 3] if bind else [])
 
 
 @pytest.mark.parametrize("version", ["0.17.1", "0.22.1", "0.33.0"])

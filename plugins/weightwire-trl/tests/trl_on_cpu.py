@@ -72,7 +72,8 @@ _without_gpu()
 class Rollouts:
     """A rollout worker in the trainer's own process, of random tokens: for TRL, no server has to generate."""
 
-    def __init__(self) -> None:
+    def __init__(self, sample: type = async_rollout_worker.RolloutSample) -> None:
+        self.sample = sample
         self.rollout_buffer: queue.Queue = queue.Queue()
         self.metrics_queue: queue.Queue = queue.Queue()
         self.versions: list[int] = []
@@ -91,7 +92,7 @@ class Rollouts:
         self._fill(version)
 
     def _fill(self, version: int) -> None:
-        sample = async_rollout_worker.RolloutSample
+        sample = self.sample
         random = np.random.default_rng(version)
         known = inspect.signature(sample).parameters
         for index in range(32):
@@ -105,15 +106,20 @@ class Rollouts:
                 "model_version": version,
                 "group_id": version * 100 + index // 4,
                 "metrics": {"reward": 0.0},
+                "teacher_topk_ids": random.integers(4, 500, (24, 9)),
+                "teacher_topk_logprobs": np.full((24, 9), -4.0, dtype=np.float32),
+                "teacher_id": "default",
+                "prompt_id": version * 100 + index,
                 "enqueued_at": 0.0,
             }
             self.rollout_buffer.put(sample(**{name: value for name, value in what.items() if name in known}))
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Of bytes."""
+    """Of bytes, with a word for each other number of the tiny model's vocabulary."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {"<|endoftext|>": 0, "<pad>": 3} | {letter: 4 + i for i, letter in enumerate(letters)}
+    vocabulary |= {f"<{number}>": number for number in set(range(512)) - set(vocabulary.values())}
     made = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
