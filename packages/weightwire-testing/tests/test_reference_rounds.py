@@ -17,6 +17,7 @@ OLD = TinyLlama(seed=1).checkpoint_tensors()
 QKV = [f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv"]
 NORM = {"model.norm.weight": NEW["model.norm.weight"]}
 BUFFER = 300_000
+CUT, WHOLE = 33_000, 800_000  # sizes of packs that cut modules, and that cut none
 PACKED = {"packed": True, "packed_buffer_size_bytes": BUFFER, "packed_num_buffers": 1}
 
 
@@ -54,6 +55,23 @@ def test_a_packed_stock_round_too(version, trainer) -> None:
     assert there.init(**(PACKED if in_init else {})).status_code == 200
     assert set(there.push(NEW, flats=packs(NEW), **({} if in_init else PACKED))) == {200}
     assert there.engine.fingerprint() == fingerprint(NEW)
+
+
+@pytest.mark.parametrize(
+    ("version", "buffers", "limit", "right"),
+    [
+        ("0.32.0", 2, 33_000, False),
+        ("0.32.0", 1, 33_000, True),
+        ("0.33.0", 2, 33_000, True),
+        ("0.32.0", 2, WHOLE, True),
+    ],
+)
+def test_two_buffers_race_up_to_0_32_where_a_module_lies_in_two_packs(trainer, version, buffers, limit, right) -> None:
+    there = trainer(stock(version))
+    packing = {"packed": True, "packed_buffer_size_bytes": limit, "packed_num_buffers": buffers}
+    assert there.init(**packing).status_code == 200
+    assert set(there.push(NEW, flats=packs(NEW, limit))) == {200}
+    assert (there.engine.fingerprint() == fingerprint(NEW)) is right
 
 
 def test_a_unique_id_in_the_call_needs_no_key_in_the_store(trainer) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from weightwire.errors import ConfigurationError
-from weightwire.fused import module_of
+from weightwire.fused import module_of, part_of
 from weightwire.messages import (
     ITEM_BYTES,
     EngineInfo,
@@ -19,7 +19,8 @@ from weightwire.messages import (
     item_bytes,
 )
 from weightwire.options import Options
-from weightwire.plan import geometry, pack_offsets, windows
+from weightwire.packing import pack_offsets, whole_sizes
+from weightwire.plan import geometry, windows
 
 
 def engine(**limits: object) -> EngineInfo:
@@ -166,6 +167,63 @@ def test_packs_that_an_engine_could_not_take_apart_are_avoided_or_refused(
         geometry(sent, infos, Options(packed=True))
     assert said in caught.value.message
     assert "http://127.0.0.1:8000" in caught.value.message
+
+
+STACK = manifest(
+    tensor("embed.weight", 10),
+    *(
+        tensor(f"l.{layer}.{name}.weight", size)
+        for layer in range(8)
+        for name, size in (("attn.q_proj", 8), ("attn.k_proj", 2), ("attn.v_proj", 2), ("mlp.down", 8), ("norm", 1))
+    ),
+    tensor("head.weight", 10),
+)
+LAYER_BYTES = 84
+
+
+def parts_cut(sent: Manifest, shape: PackGeometry) -> set[str]:
+    packs: dict[str, set[int]] = {}
+    offsets = pack_offsets([t.nbytes for t in sent.tensors], shape.buffer_bytes)
+    for held, (pack, _) in zip(sent.tensors, offsets, strict=True):
+        for name in (module_of(held.name), part_of(held.name)):
+            packs.setdefault(name, set()).add(pack)
+    return {name for name, found in packs.items() if len(found) > 1}
+
+
+@given(st.integers(4, 1000))
+def test_as_many_packs_at_once_as_wanted_only_where_none_cuts_a_part_of_a_block(limit: int) -> None:
+    shape = geometry(STACK, [engine(num_buffers=1)], Options(bucket_bytes=limit))
+    assert (shape.buffer_bytes, shape.num_buffers) == (limit, 1 if parts_cut(STACK, shape) else 2)
+
+
+@given(st.integers(4, 1000))
+def test_a_size_that_nobody_asked_for_is_made_smaller_so_that_two_packs_may_be_loaded_at_once(limit: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("weightwire.plan.STOCK_BUCKET", limit)
+        shape = geometry(STACK, [engine(num_buffers=1)], Options())
+    assert shape.num_buffers == 1 or not parts_cut(STACK, shape)
+    assert limit // 2 <= shape.buffer_bytes <= limit
+    if limit >= 3 * LAYER_BYTES:
+        assert shape.num_buffers == 2
+    if shape.num_buffers == 1:
+        assert shape.buffer_bytes == limit
+
+
+def test_packs_of_some_layers_each_are_found_behind_an_embedding_that_is_a_pack_by_itself() -> None:
+    sent = manifest(tensor("embed.weight", 100), *STACK.tensors[1:])
+    sizes = list(whole_sizes(sent.tensors, most=300, least=150))
+    assert 3 * LAYER_BYTES - 1 in sizes
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_what_no_table_knows_is_not_cut_within_its_part_of_a_block() -> None:
+    sent = manifest(*(tensor(f"l.0.mixer.{name}.weight", 8) for name in ("strange_a", "strange_b")))
+    assert geometry(sent, [engine(num_buffers=1)], Options(bucket_bytes=16)).num_buffers == 1
+
+
+def test_where_each_call_holds_whole_modules_the_number_is_left_as_the_engine_has_it() -> None:
+    infos = [engine(num_buffers=1, whole_modules=True)]
+    assert geometry(STACK, infos, Options(bucket_bytes=LAYER_BYTES - 1)).num_buffers == 1
 
 
 def test_packs_can_be_turned_off() -> None:

@@ -84,6 +84,16 @@ def block_of(name: str) -> str:
     return match[1] if match else ""
 
 
+def part_of(name: str) -> str:
+    """The part of its block that the tensor *name* stands in; the module, for one that stands in no block.
+
+    ``model.layers.3.mlp.experts.7.w1.weight`` stands in ``model.layers.3.mlp``. Whatever an engine fuses are siblings,
+    so a stretch of whole parts cuts no module, also none that :data:`RULES` do not know.
+    """
+    block = block_of(name)
+    return f"{block}.{name[len(block) + 1 :].partition('.')[0]}" if block else module_of(name)
+
+
 def modules(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Group *names* by :func:`module_of`, each group in the given order."""
     groups: dict[str, list[str]] = defaultdict(list)

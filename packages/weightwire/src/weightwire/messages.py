@@ -59,7 +59,7 @@ class ReceiverLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         packed: it understands packs at all (or understands them safely).
-        num_buffers: the most packs at once without a race.
+        num_buffers: the most packs at once without a race where a module may lie in two of them.
         packed_scalars: it takes 0-dimensional tensors inside a pack.
         aligned_packs: every tensor in a pack must start at a multiple of its own element size.
         whole_modules: each update call must hold whole modules only.

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+import msgspec
+
 from weightwire.errors import ConfigurationError
 from weightwire.fused import module_of
 from weightwire.messages import EngineInfo, EngineKind, Manifest, PackGeometry, TensorMeta, Window, item_bytes
 from weightwire.options import Options
+from weightwire.packing import pack_offsets, whole_sizes
 
 STOCK_BUCKET = 1024 * 1024 * 1024
 """vLLM's own default, and the fastest size tried over NVLink, for 1.2 GB and for 16 GB (0.26.0, two H200s)."""
+
+LEAST_SHARE = 2
+"""How much smaller than the default, at most, packs are made so that the receiver may load two at once."""
 
 OUR_BUCKET = 32 * 1024 * 1024
 """The fastest size tried over gloo on loopback; a larger one leaves the receiver idle at first, the sender at last."""
@@ -33,17 +39,41 @@ def geometry(manifest: Manifest, infos: Sequence[EngineInfo], options: Options) 
     chosen = PackGeometry(
         packed=options.packed is not False,
         buffer_bytes=options.bucket_bytes or _bucket_bytes(infos),
-        num_buffers=min([options.num_buckets, *(info.limits.num_buffers for info in infos)]),
+        num_buffers=options.num_buckets,
     )
     if not chosen.packed:
         return chosen
+    chosen = _without_a_race(manifest, chosen, infos, fixed=bool(options.bucket_bytes))
     reason = _unsafe(manifest, chosen, infos)
     if reason and options.packed:
         raise ConfigurationError(
             f"The option packed=True can't be kept: {reason}",
             hint="leave `packed` unset, and tensors are sent one by one where packs are not safe",
         )
-    return PackGeometry(packed=not reason, buffer_bytes=chosen.buffer_bytes, num_buffers=chosen.num_buffers)
+    return msgspec.structs.replace(chosen, packed=not reason)
+
+
+def _without_a_race(
+    manifest: Manifest, wanted: PackGeometry, infos: Sequence[EngineInfo], *, fixed: bool
+) -> PackGeometry:
+    """As many packs at once as every engine loads without a race: as many as wanted, where no module lies in two packs.
+
+    Args:
+        manifest: what will travel.
+        wanted: as the options have it.
+        infos: the engines.
+        fixed: no other size of packs may be chosen.
+    """
+    safe = min(info.limits.num_buffers for info in infos)
+    if wanted.num_buffers <= safe:
+        return wanted
+    least = wanted.buffer_bytes // (1 if fixed else LEAST_SHARE)
+    one_window = not any(info.limits.whole_modules for info in infos)
+    for size in whole_sizes(manifest.tensors, most=wanted.buffer_bytes, least=least) if one_window else ():
+        whole = msgspec.structs.replace(wanted, buffer_bytes=size)
+        if not _unsafe(manifest, whole, infos):
+            return whole
+    return msgspec.structs.replace(wanted, num_buffers=safe)
 
 
 def _bucket_bytes(infos: Sequence[EngineInfo]) -> int:
@@ -71,27 +101,6 @@ def windows(manifest: Manifest, geometry: PackGeometry, *, infos: Sequence[Engin
         return (Window(0, 0, len(manifest.tensors)),)
     cuts = _filled(manifest, _legal_cuts(manifest), geometry.buffer_bytes)
     return tuple(Window(index, start, stop) for index, (start, stop) in enumerate(cuts))
-
-
-def pack_offsets(sizes: Iterable[int], buffer_bytes: int) -> Iterator[tuple[int, int]]:
-    """Say where each tensor of a window comes to lie.
-
-    The rule is vLLM's, the same from 0.17 to 0.33: tensors follow each other without padding, and a pack is closed
-    by the tensor that takes it over *buffer_bytes*. Packs start afresh with each window.
-
-    Args:
-        sizes: of the tensors, in bytes, in order.
-        buffer_bytes: the size that closes a pack.
-
-    Yields:
-        The number of its pack, and its offset in it in bytes.
-    """
-    pack, filled = 0, 0
-    for size in sizes:
-        yield pack, filled
-        filled += size
-        if filled > buffer_bytes:
-            pack, filled = pack + 1, 0
 
 
 def _unsafe(manifest: Manifest, geometry: PackGeometry, infos: Sequence[EngineInfo]) -> str:

@@ -129,7 +129,7 @@ class OurEngine:
     def _receive(self, channel: _Channel, window: Sequence[TensorMeta], reload: Reload) -> None:
         reload.begin()
         for weights in channel.receive(window):
-            reload.load(weights)
+            reload.load((name, tensor.clone()) for name, tensor in weights)  # the ring's memory is used again
         if self._place.release.two_call:
             reload.finish()
 

@@ -69,6 +69,11 @@ class Release:
         return self.since(28)
 
     @property
+    def fenced_packs(self) -> bool:
+        """What two buffers hold is kept until it was loaded (from 0.33); before, the next pack may write over it."""
+        return self.since(33)
+
+    @property
     def unchecked_inner_names(self) -> bool:
         """A name that is unknown inside a known layer is dropped without a word (up to 0.22)."""
         return not self.since(23)

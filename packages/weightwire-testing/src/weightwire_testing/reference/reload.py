@@ -156,8 +156,9 @@ class Reload:
     def _take(self, module: RuntimeModule, name: str, tensor: Tensor) -> None:
         away = self._away[module.name]
         # Kept before it is checked, as vLLM does: a shard that does not fit fails every later finish too, unless it
-        # is the module's first, whose elements are then not counted.
-        away.shards.append((name, tensor.clone()))
+        # is the module's first, whose elements are then not counted. A view and no copy, as there: whoever receives
+        # into the same memory again before the module is whole changes what will be loaded.
+        away.shards.append((name, tensor))
         self._check_shape(module, name, tensor)
         away.elements += tensor.numel()
         if away.elements >= sum(self.parameter(part).numel() for part in module.parts):

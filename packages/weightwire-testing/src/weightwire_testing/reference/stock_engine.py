@@ -33,6 +33,9 @@ _NCCL_DTYPES = frozenset(
     }
 )
 
+_WRITTEN_OVER = 0x44
+"""What a pack's bytes become where nothing keeps them until a module that began in them is whole; no weight is that."""
+
 Load = Callable[[Iterable[tuple[str, Tensor]]], None]
 
 
@@ -104,9 +107,12 @@ class StockEngine:
             if geometry.packed
             else _unpacked(update.tensors)
         )
+        racing = geometry.packed and geometry.num_buffers > 1 and not self._place.release.fenced_packs
         for buffer, unpack in arriving:
             collective(self._place, partial(group.broadcast, buffer))
             load(unpack())
+            if racing:
+                buffer.fill_(_WRITTEN_OVER)
 
 
 Weights = list[tuple[str, Tensor]]

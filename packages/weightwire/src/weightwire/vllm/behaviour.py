@@ -62,7 +62,8 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
             leaks.
         packed_scalars: * 0-dimensional tensors may travel inside a pack.
         fenced_packs: * packs that are loaded from different streams wait for each other; before, a fused layer whose
-            parts lie in two packs is read too early when more than one buffer is in use.
+            parts lie in two packs is read from a buffer that may be somebody else's by then, when more than one is
+            in use (:mod:`weightwire.packing`).
         empty_update_reuses_names: * an update without names repeats the last one, and waits for its bytes.
         refuses_requests_while_paused: new requests get 503 while paused; before, they wait.
     """
