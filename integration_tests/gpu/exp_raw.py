@@ -54,8 +54,11 @@ class Ours:
         self._inside.close(Deadline.after(5.0))
 
 
-def raw(_: Context, results: Results) -> None:
+def raw(context: Context, results: Results) -> None:
     """Both ends run the same broadcasts; rank 0 tells."""
+    if not context.cuda:
+        results.tell("there is no GPU: not run")
+        return
     rank = int(os.environ.get("RAW_RANK", "0"))
     torch.cuda.set_device(rank)
     store = dist.TCPStore("127.0.0.1", int(os.environ.get("RAW_PORT", "0")), 2, rank == 0, wait_for_workers=False)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any
@@ -16,8 +17,8 @@ from gpu_models import TEXT, apart, said
 from gpu_sessions import FAR, SAME, connect, different, holds, seconds, two_models
 
 REINITS = 10
-WARM, ROUNDS = 10, 100
-GROWTH = 16.0  # MiB that may come and go in 100 rounds
+WARM, ROUNDS, STEP = 10, 100, 20
+GROWTH = 16.0  # MiB that may come and go in so many rounds
 
 
 def rounds(context: Context, results: Results) -> None:
@@ -75,7 +76,8 @@ def under_load(context: Context, results: Results, models: dict[str, Any]) -> No
 def reinits(context: Context, results: Results, models: dict[str, Any]) -> None:
     """Connect, push, close."""
     name = sys.argv[2]
-    before, took = gpu_memory.of_gpu(1), []
+    server = context.servers[name]
+    before, took = gpu_memory.of_group(server.pid), []
     for number in range(REINITS):
         model = models["AB"[number % 2]]
         began = time.monotonic()
@@ -83,26 +85,27 @@ def reinits(context: Context, results: Results, models: dict[str, Any]) -> None:
             took.append(time.monotonic() - began)
             session.push(number)
     holds(context, results, name, model=models["B"], what="after ten channels it holds B")
-    grown = gpu_memory.of_gpu(1) - before
+    grown = gpu_memory.of_group(server.pid) - before
     results.tell("ten channels, one after the other", first=took[0], last=took[-1], most=max(took), servers_mib=grown)
 
 
 def memory(context: Context, results: Results, models: dict[str, Any]) -> None:
-    """No growth on either side."""
+    """What each side's processes hold, more and more rounds on."""
     name = sys.argv[2]
-    pid = context.servers[name].pid
-    with connect(context, name, models["A"]) as session:
-        for version in range(WARM):
-            session.push(version)
-        ours, theirs, whole = gpu_memory.trainers(context.device), gpu_memory.of_group(pid), gpu_memory.of_gpu(1)
-        began = time.monotonic()
-        for version in range(WARM, WARM + ROUNDS):
-            session.push(version)
-        took = (time.monotonic() - began) / ROUNDS
-        mine = {key: value - ours[key] for key, value in gpu_memory.trainers(context.device).items()}
-        grown = {"server": gpu_memory.of_group(pid) - theirs, "gpu_1": gpu_memory.of_gpu(1) - whole, **mine}
-    results.tell("100 rounds, growth in MiB", ok=max(grown.values()) <= GROWTH, seconds_a_round=took, **grown)
-    holds(context, results, name, model=models["A"], what="after 100 rounds it holds A")
+    for packed in (True, False):
+        with connect(context, name, models["A"], packed=packed) as session:
+            held, took = [], 0.0
+            for version in range(WARM + ROUNDS + 1):
+                if version >= WARM and (version - WARM) % STEP == 0:
+                    held.append((gpu_memory.of_group(context.servers[name].pid), gpu_memory.of_group(os.getpid())))
+                began = time.monotonic()
+                session.push(version)
+                took += time.monotonic() - began
+        theirs, ours = [[now - side[0] for now in side] for side in zip(*held, strict=True)]
+        right = max(ours) <= GROWTH
+        told = {"servers_mib": theirs, "trainers_mib": ours, "seconds_a_round": took / (WARM + ROUNDS + 1)}
+        results.tell(f"packed={packed}: growth over {ROUNDS} rounds, every {STEP}", ok=right, **told)
+    holds(context, results, name, model=models["A"], what="after many rounds it holds A")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -123,12 +122,10 @@ def arrives(context: Context, results: Results, trainer: object, *, what: str, r
 
 
 def process_group(context: Context) -> None:
-    """A world of one, with a store in a file."""
+    """A world of one, with a store in its own memory."""
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
-    store = Path(context.out) / f"store-{os.getpid()}"
     backend = "nccl" if context.cuda else "gloo"
-    dist.init_process_group(backend, init_method=f"file://{store}", rank=0, world_size=1)
-    store.unlink(missing_ok=True)
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
 
 
 if __name__ == "__main__":

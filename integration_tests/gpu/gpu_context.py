@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -57,9 +58,10 @@ class Context:
 
     @classmethod
     def load(cls, path: str) -> Context:
-        """Read what :meth:`save` wrote."""
+        """Read what :meth:`save` wrote, in the process of an experiment, which may have an end of its own."""
         fields = json.loads(Path(path).read_text())
         fields["servers"] = {name: Served(**served) for name, served in fields["servers"].items()}
+        fields["until"] = min(fields["until"], float(os.environ.get("GPU_UNTIL", "inf")))
         return cls(**fields)
 
     def save(self, path: Path) -> Path:
@@ -79,13 +81,13 @@ class Context:
 
 
 class Results:
-    """One line a result on stdout, and one JSON object a line in ``results-VERSION.jsonl``."""
+    """One line a result on stdout, and one JSON object a line in ``results.jsonl``."""
 
     def __init__(self, context: Context, experiment: str) -> None:
         """Append to the file of the run."""
         self._context = context
         self._experiment = experiment
-        self._file = Path(context.out) / f"results-{context.version}.jsonl"
+        self._file = Path(context.out) / "results.jsonl"
 
     def tell(self, what: str, *, ok: bool | None = None, **figures: object) -> None:
         """Tell one result.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ SMALL = {
     "tie_word_embeddings": False,
 }
 SHAPES: dict[str, dict[str, Any]] = {
+    "small": SMALL,
     "0.6b": {
         "hidden_size": 1024,
         "num_hidden_layers": 28,
@@ -48,6 +50,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
     },
 }
+SPREAD_OF_SHAPES = 0.03
 SPREAD = 0.06  # of the weights: wide enough for log-probabilities that differ from model to model
 
 
@@ -82,22 +85,40 @@ def shaped_model(name: str, device: str) -> Any:
             torch.set_default_dtype(torch.float32)
 
 
-def save_small(directory: Path, seed: int) -> str:
-    """Write the checkpoint of :func:`small_model`, with a tokenizer of numbers."""
-    from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: PLC0415
-    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+def fill(tensors: Iterable[torch.Tensor], seed: int) -> None:
+    """Write weights into *tensors*: the same from the same seed, and so wide that log-probabilities tell them apart."""
+    written = list(tensors)
+    dice = torch.Generator(written[0].device).manual_seed(seed)
+    for tensor in written:
+        with torch.no_grad():
+            if tensor.dim() > 1:
+                tensor.normal_(0.0, SPREAD_OF_SHAPES, generator=dice)
+            else:
+                tensor.uniform_(0.5, 1.5, generator=dice)
 
+
+def save_small(directory: Path, seed: int) -> str:
+    """Write the checkpoint of :func:`small_model`."""
     small_model(seed, "cpu").save_pretrained(directory)
-    words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(SMALL["vocab_size"])}, unk_token="t0"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="t0", eos_token="t1").save_pretrained(directory)
+    tokenizer(SMALL["vocab_size"]).save_pretrained(directory)
     return str(directory)
 
 
 def save_shape(directory: Path, name: str) -> str:
-    """Write a configuration alone, for a server with random weights."""
+    """Write all of a checkpoint but its weights, for a server with random ones."""
     config(SHAPES[name]).save_pretrained(directory)
+    tokenizer(SHAPES[name]["vocab_size"]).save_pretrained(directory)
     return str(directory)
+
+
+def tokenizer(words: int) -> Any:
+    """Of numbers: a word for each token."""
+    from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: PLC0415
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+
+    made = Tokenizer(models.WordLevel({f"t{i}": i for i in range(words)}, unk_token="t0"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="t0", eos_token="t1", pad_token="t2")
 
 
 @dataclass(frozen=True)

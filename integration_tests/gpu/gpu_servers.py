@@ -29,7 +29,7 @@ class Plan:
         name: what experiments call it.
         model: the directory to serve.
         eager: without CUDA graphs.
-        dummy: with random weights and no tokenizer, for speed alone.
+        dummy: with random weights, of a model that is a configuration alone.
         variables: more of its environment.
     """
 
@@ -45,7 +45,7 @@ class Plan:
         words += ["--max-model-len", "2048", "--max-num-seqs", "16", "--generation-config", "vllm"]
         words += ["--gpu-memory-utilization", "0.2", "--kv-cache-memory-bytes", str(KV_CACHE)]
         words += ["--weight-transfer-config", '{"backend":"nccl"}']
-        words += ["--load-format", "dummy", "--skip-tokenizer-init"] if self.dummy else []
+        words += ["--load-format", "dummy"] if self.dummy else []
         graphs = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [1, 2, 4, 8]}
         return [*words, *(["--enforce-eager"] if self.eager else ["--compilation-config", json.dumps(graphs)])]
 
@@ -97,7 +97,9 @@ class Server:
         return Path(self.served.log).read_text(errors="replace")[-characters:]
 
     def stop(self) -> None:
-        """Kill it and its children."""
+        """Kill it and its children. Idempotent."""
+        if self._process.returncode is not None:
+            return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGCONT)
             os.killpg(self._process.pid, signal.SIGKILL)

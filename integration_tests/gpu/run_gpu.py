@@ -1,70 +1,29 @@
-"""Everything that needs two GPUs and a real vLLM, in one run: the trainer on GPU 0, servers on GPU 1.
+"""Everything that needs two GPUs and a real vLLM, in one run: trainers on GPU 0, servers on GPU 1.
 
-``python run_gpu.py --vllm 0.26.0 --site /tmp/site-0.26.0 --out DIR --budget 540`` starts the servers side by side and
-runs the experiments one after the other, each in a process of its own, as long as the budget lasts. ``--list`` names
-them; ``--only`` chooses. Results: one line each on stdout, and ``results-VERSION.jsonl`` in DIR. See README.md here.
+``python run_gpu.py --versions 0.26.0 0.24.0 --sites /tmp/sites --out DIR --budget 440`` starts the servers of all
+versions side by side, runs what is right or wrong in lanes beside each other, stops the servers that are done with, and
+measures what is fast or slow alone. ``--list`` names the experiments; ``--only`` chooses. Results: one line each on
+stdout, and ``results.jsonl`` in DIR. See README.md here.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import gpu_models
-import gpu_servers
-from gpu_context import Context, Results, Served
-from gpu_servers import Server
+from gpu_context import Context, Served
+from gpu_experiments import ALONE, EXPERIMENTS, OPTIONAL, Experiment
+from gpu_lanes import HERE, Track, side_by_side
+from gpu_servers import Plan, Server
 from gpu_site import expose
 
-HERE = Path(__file__).parent
-READY_WITHIN = 240.0  # seconds a server may take
-CLOSING = 15.0  # seconds kept for stopping
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """One process.
-
-    Attributes:
-        name: what ``--only`` calls it.
-        script: beside this file.
-        arguments: after the context.
-        servers: that must be up.
-        seconds: that it should take; it is not begun with fewer left, and ended at three times as many.
-        vllm: whether vLLM has to be importable in it.
-    """
-
-    name: str
-    script: str
-    arguments: tuple[str, ...] = ()
-    servers: tuple[str, ...] = ()
-    seconds: float = 40.0
-    vllm: bool = False
-
-
-EXPERIMENTS = (
-    Experiment("rounds-eager", "exp_rounds.py", ("eager",), ("eager",), 50.0),
-    Experiment("rounds-graphs", "exp_rounds.py", ("graphs",), ("graphs",), 50.0),
-    Experiment("speed-0.6b", "exp_speed.py", ("small-shape", "0.6b"), ("small-shape",), 25.0),
-    Experiment("stock-0.6b", "exp_stock_sender.py", ("small-shape", "0.6b"), ("small-shape",), 35.0, vllm=True),
-    Experiment("speed-8b", "exp_speed.py", ("large-shape", "8b"), ("large-shape",), 35.0),
-    Experiment("stock-8b", "exp_stock_sender.py", ("large-shape", "8b"), ("large-shape",), 40.0, vllm=True),
-    Experiment("raw", "exp_raw.py", seconds=20.0),
-    Experiment("releases", "exp_releases.py", ("eager", "other-nccl"), ("eager", "other-nccl"), 45.0),
-    Experiment("fsdp2", "exp_sources.py", ("fsdp2", "eager"), ("eager",), 20.0),
-    Experiment("zero3", "exp_sources.py", ("zero3", "eager"), ("eager",), 25.0),
-    Experiment("zero3-offload", "exp_sources.py", ("zero3-offload", "eager"), ("eager",), 25.0),
-    Experiment("failures", "exp_failures.py", ("graphs",), ("graphs",), 45.0),
-)
-"""In the order of what they are worth; `failures` ends with a server lost, so it comes last."""
+CLOSING = 10.0  # seconds kept for stopping
 
 
 def main() -> int:
@@ -76,43 +35,108 @@ def main() -> int:
     scratch = Path(tempfile.mkdtemp(prefix="weightwire-gpu-"))
     points = ["rehearsal = gpu_rehearsal"] if arguments.rehearse else []
     paths = [*expose(scratch / "site", extra=points), str(HERE)]
-    context = made(arguments)
-    results = Results(context, "run")
-    chosen = [experiment for experiment in EXPERIMENTS if not arguments.only or experiment.name in arguments.only]
-    servers = started(context, chosen, scratch) if not arguments.url else []
+    until = time.time() + arguments.budget - CLOSING
+    chosen = [one for one in EXPERIMENTS if not arguments.only or one.name in arguments.only]
+    runs = [Run(arguments, version, until, scratch=scratch, paths=paths) for version in arguments.versions]
     try:
-        for experiment in chosen:
-            one(context, experiment, results, servers=servers, paths=paths)
+        for run in runs:
+            run.choose(chosen if run is runs[0] else [one for one in chosen if one.every])
+        work(runs, until, reserve=sum(one.seconds for one in chosen if one.lane == ALONE))
     finally:
-        for server in servers:
-            server.stop()
-        keep_logs(context, servers)
+        for run in runs:
+            run.stop(())
+        keep_logs(Path(arguments.out), runs)
     return 0
+
+
+def work(runs: Sequence[Run], until: float, *, reserve: float) -> None:
+    """Lanes first, and then what runs alone.
+
+    Args:
+        runs: one for each version.
+        until: when all must be over.
+        reserve: seconds of it that are kept for what runs alone.
+    """
+    tracks = [track for run in runs for track in run.lanes()]
+    for together in [[track] for track in tracks] if any(run.given for run in runs) else [tracks]:
+        side_by_side(together, until - reserve)
+    for run in runs:
+        run.stop(run.alone.experiments)
+    for run in runs:
+        run.alone.run(until)
+
+
+class Run:
+    """One version."""
+
+    def __init__(
+        self, arguments: argparse.Namespace, version: str, until: float, *, scratch: Path, paths: Sequence[str]
+    ) -> None:
+        """Start nothing yet."""
+        self.context = made(arguments, version, until)
+        self.given = bool(arguments.url)  # servers that may be one and the same: no lanes beside each other
+        self.servers: list[Server] = []
+        self._scratch = scratch / version
+        self._scratch.mkdir()
+        self._paths = paths
+        self._chosen: Sequence[Experiment] = ()
+
+    def choose(self, experiments: Sequence[Experiment]) -> None:
+        """Start the servers that *experiments* need, all at once, unless some were given."""
+        self._chosen = experiments
+        wanted = {name for experiment in experiments for name in experiment.servers}
+        wanted -= {name for name in OPTIONAL if not self.context.library}
+        for plan in [] if self.given else planned(wanted, self._scratch, self.context.library):
+            log = self._scratch / f"server-{plan.name}.log"
+            self.servers.append(Server(plan, site=self.context.site, log=log))
+            self.context.servers[plan.name] = self.servers[-1].served
+
+    def lanes(self) -> list[Track]:
+        """What runs side by side."""
+        names = dict.fromkeys(one.lane for one in self._chosen if one.lane != ALONE)
+        return [self._track(name) for name in names]
+
+    @property
+    def alone(self) -> Track:
+        """What nothing runs beside."""
+        return self._track(ALONE)
+
+    def stop(self, but_for: Sequence[Experiment]) -> None:
+        """Stop the servers that no experiment of *but_for* needs."""
+        kept = {name for experiment in but_for for name in experiment.servers}
+        for server in self.servers:
+            if server.name not in kept:
+                server.stop()
+
+    def _track(self, lane: str) -> Track:
+        experiments = [one for one in self._chosen if one.lane == lane]
+        file = self._scratch / f"context-{lane or 'alone'}.json"
+        return Track(self.context, file, experiments, self.servers, paths=self._paths)
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vllm", default="0.26.0", help="the version that is served")
-    parser.add_argument("--site", default="", help="where it is unpacked")
+    parser.add_argument("--versions", nargs="+", default=["0.26.0"], help="the releases of vLLM that are served")
+    parser.add_argument("--sites", default="", help="a directory with one of each version's name, where it is unpacked")
     parser.add_argument("--out", default=os.environ.get("OUT", "."), help="where results go")
     parser.add_argument("--budget", type=float, default=540.0, help="seconds for everything")
     parser.add_argument("--only", nargs="*", default=[], help="names of experiments")
     parser.add_argument("--library", default="", help="another libnccl than torch's, for `releases`")
     parser.add_argument("--url", nargs="*", default=[], metavar="NAME=URL=MODEL", help="servers that are up already")
     parser.add_argument("--option", nargs="*", default=[], metavar="KEY=VALUE", help="an option of every session")
-    parser.add_argument("--rehearse", action="store_true", help="without GPUs: NCCL's stand-in, the trainer on the CPU")
+    parser.add_argument("--rehearse", action="store_true", help="without GPUs: NCCL's stand-in, trainers on the CPU")
     parser.add_argument("--list", action="store_true", help="name the experiments")
     return parser.parse_args(words)
 
 
-def made(arguments: argparse.Namespace) -> Context:
-    """What the experiments are told."""
+def made(arguments: argparse.Namespace, version: str, until: float) -> Context:
+    """What the experiments of one version are told."""
     context = Context(
-        version=arguments.vllm,
-        site=arguments.site,
+        version=version,
+        site=str(Path(arguments.sites) / version) if arguments.sites else "",
         out=str(Path(arguments.out).resolve()),
-        until=time.time() + arguments.budget - CLOSING,
+        until=until,
         device="cpu" if arguments.rehearse else "cuda",
         library=arguments.library,
     )
@@ -126,80 +150,29 @@ def made(arguments: argparse.Namespace) -> Context:
     return context
 
 
-def started(context: Context, chosen: Sequence[Experiment], scratch: Path) -> list[Server]:
-    """Start every server that a chosen experiment needs, all at once."""
-    wanted = {name for experiment in chosen for name in experiment.servers}
-    if "other-nccl" in wanted and not context.library:
-        wanted.discard("other-nccl")
+def planned(wanted: set[str], scratch: Path, library: str) -> list[Plan]:
+    """The servers of these names; their models are made."""
+    if not wanted:
+        return []
     small = gpu_models.save_small(scratch / "a", 1)
     plans = [
-        gpu_servers.Plan("eager", small),
-        gpu_servers.Plan("graphs", small, eager=False),
-        gpu_servers.Plan("small-shape", gpu_models.save_shape(scratch / "0.6b", "0.6b"), dummy=True),
-        gpu_servers.Plan("large-shape", gpu_models.save_shape(scratch / "8b", "8b"), dummy=True),
-        gpu_servers.Plan("other-nccl", small, variables={"VLLM_NCCL_SO_PATH": context.library}),
+        Plan("eager", small),
+        Plan("graphs", small, eager=False),
+        Plan("sources", small),
+        Plan("other-nccl", small, variables={"VLLM_NCCL_SO_PATH": library}),
     ]
-    servers = []
-    for plan in plans:
-        if plan.name in wanted:
-            log = scratch / f"server-{plan.name}.log"
-            servers.append(gpu_servers.Server(plan, site=context.site, log=log))
-            context.servers[plan.name] = servers[-1].served
-    return servers
+    for name, shape in (("small-shape", "0.6b"), ("large-shape", "8b")):
+        if name in wanted:
+            plans.append(Plan(name, gpu_models.save_shape(scratch / shape, shape), dummy=True))
+    return [plan for plan in plans if plan.name in wanted]
 
 
-def one(
-    context: Context, experiment: Experiment, results: Results, *, servers: Sequence[Server], paths: Sequence[str]
-) -> None:
-    """Run one experiment, if it can be and there is time."""
-    missing = [name for name in experiment.servers if name not in context.servers]
-    if missing:
-        results.tell(f"{experiment.name} was not run: there is no server {missing[0]}")
-        return
-    for server in servers:
-        if server.name in experiment.servers and not up(context, server, results):
-            return
-    if context.left < experiment.seconds:
-        results.tell(f"{experiment.name} was not run: too little time", left=context.left)
-        return
-    began = time.monotonic()
-    ended = run(context, experiment, paths)
-    results.tell(f"{experiment.name} ended", status=ended, seconds=time.monotonic() - began, left=context.left)
-
-
-def up(context: Context, server: Server, results: Results) -> bool:
-    """Wait for a server; whether it is up."""
-    known = bool(server.served.ready)
-    if server.wait(min(context.until, time.time() + READY_WITHIN)):
-        if not known:
-            results.tell(f"the server {server.name} is up", seconds=server.served.ready)
-        return True
-    results.tell(f"the server {server.name} is not up", ok=False, log=server.tail())
-    return False
-
-
-def run(context: Context, experiment: Experiment, paths: Sequence[str]) -> int | str:
-    """Run its process; its exit status, or why it was ended."""
-    file = context.save(Path(context.out) / "context.json")
-    path = [*paths, *([context.site] if experiment.vllm else []), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path)), "PYTHONUNBUFFERED": "1"}
-    environment |= {"HF_HUB_OFFLINE": "1", "PYTHONFAULTHANDLER": "1"}
-    words = [sys.executable, str(HERE / experiment.script), str(file), *experiment.arguments]
-    patience = 3 if context.cuda else 12
-    limit = max(1.0, min(patience * experiment.seconds, context.left))
-    with subprocess.Popen(words, env=environment, start_new_session=True) as process:
-        try:
-            return process.wait(timeout=limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # with the children that it may have
-            return f"ended after {limit:.0f} s"
-
-
-def keep_logs(context: Context, servers: Sequence[Server]) -> None:
+def keep_logs(out: Path, runs: Sequence[Run]) -> None:
     """The ends of the servers' logs, in one file."""
-    with (Path(context.out) / f"servers-{context.version}.log").open("w") as file:
-        for server in servers:
-            file.write(f"===== {server.name}\n{server.tail(200_000)}\n")
+    with (out / "servers.log").open("w") as file:
+        for run in runs:
+            for server in run.servers:
+                file.write(f"===== {run.context.version} {server.name}\n{server.tail(100_000)}\n")
 
 
 if __name__ == "__main__":

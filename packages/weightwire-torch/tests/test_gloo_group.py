@@ -214,12 +214,22 @@ second = GlooGroup.connect("127.0.0.1", first.port, rank=1, world_size=2, timeou
 joining = Call(lambda: second.join(Deadline.after(30)), doing="joining")
 first.join(Deadline.after(30))
 joining.result(Deadline.after(30))
+"""
+ABORT = """
 second.begin(torch.zeros(100, dtype=torch.uint8))
 first.abort()
 second.abort()
 """
+LEFT_OPEN = """
+from weightwire_torch import gloo
+threads = [Call(second.begin(torch.zeros(1 << 20, dtype=torch.uint8)).land, doing="waiting") for _ in range(20)]
+while gloo.waits.over(0.001):
+    pass
+"""
 
 
-def test_a_program_may_end_right_after_an_abort() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], timeout=60, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("end", [ABORT, LEFT_OPEN, LEFT_OPEN + "second.abort()"])
+def test_a_program_may_end_right_after_an_abort_or_with_threads_inside_a_collective(end: str) -> None:
+    program = [sys.executable, "-c", PROGRAM + end]
+    done = subprocess.run(program, timeout=60, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -13,7 +13,6 @@ from weightwire.errors import ChannelError
 from weightwire.messages import ChannelSpec, Rendezvous
 from weightwire.planes import Watch
 from weightwire.versions import release
-from weightwire_torch.gloo_group import GlooGroup
 from weightwire_torch.gloo_plane import GlooPlane
 from weightwire_torch.nccl_rendezvous import KEY, pickled_unique_id
 
@@ -49,8 +48,3 @@ class StockShimPlane(GlooPlane):
         self._opened().all_reduce(one)
         if one.item() != 1.0:
             raise ChannelError(f"The warm-up all-reduce gave {one.item()}, and not 1.0.")
-
-    def _opened(self) -> GlooGroup:
-        if self._group is None:
-            raise ChannelError("There is no open channel.", hint="call session.recover()")
-        return self._group

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -47,6 +48,35 @@ class Member:
     prefix: str = "weightwire"
 
 
+class Waits:
+    """Counts the threads that are inside one of torch's waits."""
+
+    def __init__(self) -> None:
+        """None is."""
+        self._inside = 0
+        self._news = threading.Condition()
+
+    def __enter__(self) -> None:
+        """Go in."""
+        with self._news:
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        """Come out."""
+        with self._news:
+            self._inside -= 1
+            self._news.notify_all()
+
+    def over(self, seconds: float) -> bool:
+        """Wait until no thread is; whether none is after so many seconds."""
+        with self._news:
+            return self._news.wait_for(lambda: self._inside == 0, seconds)
+
+
+waits = Waits()
+"""Of this process."""
+
+
 class Flight:
     """A collective under way."""
 
@@ -64,8 +94,9 @@ class Flight:
             ChannelError: a peer is gone, or the group was aborted.
         """
         try:
-            for piece in self._pieces:
-                piece.wait(_duration(self._deadline.remaining()))
+            with waits:
+                for piece in self._pieces:
+                    piece.wait(_duration(self._deadline.remaining()))
         except RuntimeError as error:
             raise _explained(error, f"moving {self._nbytes} bytes over gloo", self._deadline) from error
 

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Self
+from weakref import WeakSet
 
 import torch
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
@@ -28,6 +29,8 @@ from weightwire_torch.broadcasting import Guard, all_well
 _TICK = 0.005  # seconds between two looks at the watch, or at the store, while a member is waited for
 _CLOSE_TIME = 5.0  # seconds an orderly close may take
 _LEAVING: deque[Call[None]] = deque(maxlen=100)  # the last ones that were begun; most have ended long ago
+
+_JOINED: WeakSet[GlooGroup] = WeakSet()
 
 
 class GlooGroup:
@@ -119,6 +122,7 @@ class GlooGroup:
         while not entering.wait(_TICK):
             guard.check(entering.doing)
         self._group = entering.result(deadline)
+        _JOINED.add(self)
 
     def begin(self, flat: torch.Tensor, deadline: Deadline | None = None) -> gloo.Flight:
         """Begin to broadcast from rank 0, into or out of *flat*.
@@ -155,8 +159,13 @@ class GlooGroup:
         """Leave at once: collectives under way fail, here and at the peers. Idempotent, never raises, never blocks."""
         self._leave()
 
-    def close(self) -> None:
-        """Leave, and wait until sockets and threads are gone, a few seconds at most. Idempotent."""
+    def close(self, deadline: Deadline | None = None) -> None:
+        """Leave, and wait until sockets and threads are gone, a few seconds at most. Idempotent.
+
+        Args:
+            deadline: makes no difference: those few seconds keep a process from being aborted by torch at its end.
+        """
+        del deadline
         leaving = self._leave()
         if leaving is not None:
             leaving.wait(_CLOSE_TIME)
@@ -187,10 +196,16 @@ class GlooGroup:
 
 @atexit.register
 def _see_off() -> None:
-    """Wait for groups that are being left: torch aborts a process whose end cuts off one of its destructors.
+    """Leave every group, and wait until no thread is inside torch any more, a few seconds at most.
 
-    Seen with 2.11 and 2.13, when a program ended right after an abort.
+    torch aborts a process whose end cuts off one of its destructors, and so does C++ where a daemon thread comes out of
+    one of torch's waits while Python ends: Python up to 3.13 stops such a thread by unwinding it, through frames that
+    take no exception ("terminate called without an active exception", exit code 134). Seen with torch 2.11 and 2.13, in
+    one of six programs that ended right after an abort.
     """
     deadline = Deadline.after(_CLOSE_TIME)
-    for leaving in _LEAVING:
+    for group in list(_JOINED):
+        group.abort()
+    for leaving in tuple(_LEAVING):
         leaving.wait(deadline.remaining())
+    gloo.waits.over(deadline.remaining())

@@ -7,17 +7,15 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 from weightwire.deadlines import Deadline
-from weightwire.errors import ChannelError
-from weightwire.messages import ChannelSpec, Rendezvous, TransferPlan, TransferStats, Window
-from weightwire.planes import ProgressSink, Watch, WeightSource
+from weightwire.messages import ChannelSpec, Rendezvous
 
 from weightwire_torch import gloo
 from weightwire_torch.addresses import address_for
-from weightwire_torch.broadcasting import Flight, Guard, Ready, copy_on_host
+from weightwire_torch.broadcasting import Flight, Ready, copy_on_host
 from weightwire_torch.gloo_group import GlooGroup
 from weightwire_torch.pump import Pump
+from weightwire_torch.pumped_plane import PumpedPlane
 from weightwire_torch.ring import Ring
-from weightwire_torch.shipment import Shipment
 
 
 def usable() -> str:
@@ -55,14 +53,10 @@ class GlooBroadcaster:
         self._group.abort()
 
 
-class GlooPlane:
+class GlooPlane(PumpedPlane[GlooGroup]):
     """Implements :class:`~weightwire.planes.DataPlane`."""
 
-    def __init__(self) -> None:
-        """Open nothing yet."""
-        self.progress: ProgressSink | None = None
-        self._group: GlooGroup | None = None
-        self._pump: Pump | None = None
+    transport = "gloo"
 
     def prepare(self, spec: ChannelSpec, deadline: Deadline) -> Rendezvous:
         """Listen, and allocate the ring."""
@@ -78,40 +72,8 @@ class GlooPlane:
             port=self._group.port,
             world_size=spec.world_size,
             timeout=spec.timeout,
-            extra={"transport": "gloo"},
+            extra={"transport": self.transport},
         )
-
-    def join(self, deadline: Deadline, watch: Watch) -> None:
-        """Wait for the workers and connect to them."""
-        if self._group is None:
-            raise _not_open()
-        self._group.join(deadline, watch)
-
-    def send(
-        self, plan: TransferPlan, window: Window, source: WeightSource, deadline: Deadline, watch: Watch
-    ) -> TransferStats:
-        """Gather and send one window."""
-        if self._pump is None:
-            raise _not_open()
-        guard = Guard(deadline, watch)
-        return self._pump.send(Shipment.of(plan, window), source, guard=guard, progress=self.progress)
-
-    def abort(self) -> None:
-        """Leave at once."""
-        group, self._group, self._pump = self._group, None, None
-        if group is not None:
-            group.abort()
-
-    def close(self, deadline: Deadline) -> None:
-        """Leave in order, and free the ring."""
-        del deadline  # closing has a bound of its own, of a few seconds
-        group, self._group, self._pump = self._group, None, None
-        if group is not None:
-            group.close()
-
-
-def _not_open() -> ChannelError:
-    return ChannelError("There is no open gloo channel.", hint="call session.recover()")
 
 
 def _at_once() -> None:

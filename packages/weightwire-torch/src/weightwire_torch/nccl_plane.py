@@ -9,20 +9,19 @@ from collections.abc import Callable, Sequence
 import torch
 from weightwire.deadlines import Deadline
 from weightwire.errors import ChannelError
-from weightwire.messages import ChannelSpec, EngineKind, Rendezvous, TransferPlan, TransferStats, Window
-from weightwire.planes import ProgressSink, Watch, WeightSource
+from weightwire.messages import ChannelSpec, EngineKind, Rendezvous
 
 from weightwire_torch import nccl_environment, nccl_version
 from weightwire_torch.addresses import address_for
-from weightwire_torch.broadcasting import Flight, Guard, Ready
+from weightwire_torch.broadcasting import Flight, Ready
 from weightwire_torch.nccl_device import CudaDevice, why_no_cuda
 from weightwire_torch.nccl_group import NcclGroup, Transport
 from weightwire_torch.nccl_library import NcclLibrary
 from weightwire_torch.nccl_path import default_library
 from weightwire_torch.nccl_store import Place
 from weightwire_torch.pump import Pump
+from weightwire_torch.pumped_plane import PumpedPlane
 from weightwire_torch.ring import Ring
-from weightwire_torch.shipment import Shipment
 
 log = logging.getLogger(__name__)
 
@@ -89,8 +88,10 @@ class NcclBroadcaster:
         self._group.abort()
 
 
-class NcclPlane:
+class NcclPlane(PumpedPlane[NcclGroup]):
     """Implements :class:`~weightwire.planes.DataPlane`."""
+
+    transport = "nccl"
 
     def __init__(self, transport: OpenTransport = open_transport) -> None:
         """Open nothing yet.
@@ -98,10 +99,8 @@ class NcclPlane:
         Args:
             transport: makes what the bytes travel through; another one in tests.
         """
-        self.progress: ProgressSink | None = None
+        super().__init__()
         self._open_transport = transport
-        self._group: NcclGroup | None = None
-        self._pump: Pump | None = None
 
     def prepare(self, spec: ChannelSpec, deadline: Deadline) -> Rendezvous:
         """Check what would hang later, listen, and allocate the ring.
@@ -120,33 +119,6 @@ class NcclPlane:
         self._group = _hosted(transport, spec, address)
         self._pump = Pump(NcclBroadcaster(transport, self._group), ring)
         return _rendezvous(self._group, spec, address)
-
-    def join(self, deadline: Deadline, watch: Watch) -> None:
-        """Meet the workers."""
-        if self._group is None:
-            raise _not_open()
-        self._group.join(deadline, watch)
-
-    def send(
-        self, plan: TransferPlan, window: Window, source: WeightSource, deadline: Deadline, watch: Watch
-    ) -> TransferStats:
-        """Gather and send one window."""
-        if self._pump is None:
-            raise _not_open()
-        guard = Guard(deadline, watch)
-        return self._pump.send(Shipment.of(plan, window), source, guard=guard, progress=self.progress)
-
-    def abort(self) -> None:
-        """Leave at once."""
-        group, self._group, self._pump = self._group, None, None
-        if group is not None:
-            group.abort()
-
-    def close(self, deadline: Deadline) -> None:
-        """Leave in order, and free the ring."""
-        group, self._group, self._pump = self._group, None, None
-        if group is not None:
-            group.close(deadline)
 
 
 def ring_for(spec: ChannelSpec, device: torch.device) -> Ring:
@@ -180,7 +152,3 @@ def _rendezvous(group: NcclGroup, spec: ChannelSpec, address: str) -> Rendezvous
         timeout=spec.timeout,
         extra={"transport": "nccl"} if ours else {},
     )
-
-
-def _not_open() -> ChannelError:
-    return ChannelError("There is no open NCCL channel.", hint="call session.recover()")
