@@ -92,19 +92,18 @@ def reinits(context: Context, results: Results, models: dict[str, Any]) -> None:
 def memory(context: Context, results: Results, models: dict[str, Any]) -> None:
     """What each side's processes hold, more and more rounds on."""
     name = sys.argv[2]
+    warm, rounds, step = (WARM, ROUNDS, STEP) if context.cuda else (1, 4, 2)
     for packed in (True, False):
         with connect(context, name, models["A"], packed=packed) as session:
-            held, took = [], 0.0
-            for version in range(WARM + ROUNDS + 1):
-                if version >= WARM and (version - WARM) % STEP == 0:
+            held, began = [], time.monotonic()
+            for version in range(warm + rounds + 1):
+                if version >= warm and (version - warm) % step == 0:
                     held.append((gpu_memory.of_group(context.servers[name].pid), gpu_memory.of_group(os.getpid())))
-                began = time.monotonic()
                 session.push(version)
-                took += time.monotonic() - began
-        theirs, ours = [[now - side[0] for now in side] for side in zip(*held, strict=True)]
-        right = max(ours) <= GROWTH
-        told = {"servers_mib": theirs, "trainers_mib": ours, "seconds_a_round": took / (WARM + ROUNDS + 1)}
-        results.tell(f"packed={packed}: growth over {ROUNDS} rounds, every {STEP}", ok=right, **told)
+            took = time.monotonic() - began
+        theirs, ours = ([now - side[0] for now in side] for side in zip(*held, strict=True))
+        told = {"servers_mib": theirs, "trainers_mib": ours, "seconds": took}
+        results.tell(f"packed={packed}: growth over {rounds} rounds, every {step}", ok=max(ours) <= GROWTH, **told)
     holds(context, results, name, model=models["A"], what="after many rounds it holds A")
 
 
