@@ -22,6 +22,7 @@ from weightwire.options import Options
 from weightwire_torch.sources import ModuleSource
 
 TIMEOUT = 15.0
+WOKEN = 10.0  # seconds that a server may take to answer after it was frozen
 SLACK = 3.0  # seconds over its deadline that a failed push may take
 
 
@@ -103,7 +104,7 @@ def wedged(context: Context, results: Results, models: dict[str, Any]) -> None:
     usable_gpu(context, results)
     os.killpg(pid, signal.SIGCONT)
     with results.step("a server that goes on after that"):
-        results.tell("it still answers", logprobs=said(context.servers[name].url).logprobs[:2])
+        results.tell("it still answers", logprobs=said(context.servers[name].url, WOKEN).logprobs[:2])
 
 
 def failed(results: Results, session: Any, what: str, *, within: float) -> None:

@@ -36,7 +36,7 @@ class Experiment:
 EXPERIMENTS = (
     Experiment("rounds-eager", "exp_rounds.py", "eager", ("eager",), ("eager",), 60.0, every=True),
     Experiment("rounds-graphs", "exp_rounds.py", "graphs", ("graphs",), ("graphs",), 60.0, every=True),
-    Experiment("failures", "exp_failures.py", "graphs", ("graphs",), ("graphs",), 60.0, every=True),
+    Experiment("failures", "exp_failures.py", "graphs", ("graphs",), ("graphs",), 45.0, every=True),
     Experiment("fsdp2", "exp_sources.py", "sources", ("fsdp2", "sources"), ("sources",), 25.0),
     Experiment("zero3", "exp_sources.py", "sources", ("zero3", "sources"), ("sources",), 30.0),
     Experiment("zero3-offload", "exp_sources.py", "sources", ("zero3-offload", "sources"), ("sources",), 30.0),

@@ -135,11 +135,11 @@ class Said:
     logprobs: list[float]
 
 
-def said(url: str) -> Said:
-    """Let the server read the text and go on."""
+def said(url: str, within: float = 60.0) -> Said:
+    """Let the server read the text and go on, in so many seconds."""
     body = {"prompt": TEXT, "max_tokens": GOES_ON, "temperature": 0, "ignore_eos": True, "prompt_logprobs": 0}
     body |= {"logprobs": 0, "return_tokens_as_token_ids": True}
-    reply = requests.post(f"{url}/v1/completions", json=body, timeout=60.0)
+    reply = requests.post(f"{url}/v1/completions", json=body, timeout=within)
     if not reply.ok:
         raise RuntimeError(f"a completion was answered with {reply.status_code}: {reply.text[:300]}")
     choice = json.loads(reply.text)["choices"][0]
