@@ -118,6 +118,7 @@ def _environment(site: str) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
         "DO_NOT_TRACK": "1",
+        "OMP_NUM_THREADS": "2",  # ten servers that start together would have hundreds of threads
     }
 
 
