@@ -56,7 +56,7 @@ class GlooBroadcaster:
 class GlooPlane(PumpedPlane[GlooGroup]):
     """Implements :class:`~weightwire.planes.DataPlane`."""
 
-    transport = "gloo"
+    spoken = "gloo"
 
     def prepare(self, spec: ChannelSpec, deadline: Deadline) -> Rendezvous:
         """Listen, and allocate the ring."""
@@ -72,7 +72,7 @@ class GlooPlane(PumpedPlane[GlooGroup]):
             port=self._group.port,
             world_size=spec.world_size,
             timeout=spec.timeout,
-            extra={"transport": self.transport},
+            extra={"transport": "gloo"},
         )
 
 

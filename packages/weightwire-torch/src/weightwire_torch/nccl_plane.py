@@ -91,7 +91,7 @@ class NcclBroadcaster:
 class NcclPlane(PumpedPlane[NcclGroup]):
     """Implements :class:`~weightwire.planes.DataPlane`."""
 
-    transport = "nccl"
+    spoken = "NCCL"
 
     def __init__(self, transport: OpenTransport = open_transport) -> None:
         """Open nothing yet.

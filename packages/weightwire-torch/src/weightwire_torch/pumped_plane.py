@@ -33,8 +33,8 @@ G = TypeVar("G", bound=Group)
 class PumpedPlane(Generic[G]):
     """All of a :class:`~weightwire.planes.DataPlane` but its preparation, which sets the group and the pump."""
 
-    transport: ClassVar[str]
-    """As the engine's plugin and people call it."""
+    spoken: ClassVar[str]
+    """The transport, as people call it."""
 
     def __init__(self) -> None:
         """Open nothing yet."""
@@ -73,4 +73,4 @@ class PumpedPlane(Generic[G]):
         return self._group
 
     def _not_open(self) -> ChannelError:
-        return ChannelError(f"There is no open {self.transport} channel.", hint="call session.recover()")
+        return ChannelError(f"There is no open {self.spoken} channel.", hint="call session.recover()")
