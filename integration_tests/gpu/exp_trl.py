@@ -27,6 +27,7 @@ from gpu_sessions import CLOSE
 STEPS = 3
 PROMPTS, EACH = 8, 4  # completions of a prompt make a group
 PROMPT_TOKENS, TOKENS = 16, 8
+TOLD = ("step", "loss", "ratio", "kl", "grad_norm", "perf/weight_sync_s", "perf/step_s", "sample/staleness_mean")
 SHAPE = {"cuda": "0.6b", "cpu": "small"}
 
 
@@ -127,7 +128,7 @@ def trl(context: Context, results: Results) -> None:
         trainer.train()
         results.tell(f"{STEPS} steps", seconds=time.monotonic() - began, rollouts=rollouts.seconds)
     for row in trainer.state.log_history:
-        results.tell("a step", **{key: value for key, value in row.items() if isinstance(value, int | float)})
+        results.tell("a step", **{key.rpartition("/")[2]: row[key] for key in TOLD if key in row})
     before.load_state_dict(trainer.accelerator.unwrap_model(trainer.model).state_dict())
     found = off(url, before)
     results.tell("after training the server holds the trainer's weights", ok=found < CLOSE, apart=found)
