@@ -85,7 +85,7 @@ def side_by_side(tracks: Sequence[Track], until: float) -> None:
 
 
 def _process(track: Track, experiment: Experiment, limit: float) -> int | str:
-    """Run an experiment; its exit status, or why it was ended."""
+    """Run an experiment, its stderr to ``errors.log``; its exit status, or why it was ended."""
     context = track.context
     path = [*track.paths, *([context.site] if experiment.vllm else []), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {
@@ -96,7 +96,10 @@ def _process(track: Track, experiment: Experiment, limit: float) -> int | str:
         "GPU_UNTIL": str(time.time() + limit),
     }
     words = [sys.executable, "-W", "ignore", str(HERE / experiment.script), str(track.file), *experiment.arguments]
-    with subprocess.Popen(words, env=environment, start_new_session=True) as process:
+    with (
+        (Path(context.out) / "errors.log").open("ab") as errors,
+        subprocess.Popen(words, env=environment, stderr=errors, start_new_session=True) as process,
+    ):
         try:
             return process.wait(timeout=max(1.0, limit))
         except subprocess.TimeoutExpired:

@@ -12,6 +12,13 @@ import requests
 REFUSAL = b'{"error":{"message":"the proxy says no","type":"InternalServerError","param":null,"code":500}}'
 
 
+class _Quiet(ThreadingHTTPServer):
+    """Says nothing of clients that leave in the middle of a call: here they do."""
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        del request, client_address
+
+
 class Proxy:
     """Passes everything on but calls to *refuse*, which it answers with 500 and does not pass on."""
 
@@ -19,7 +26,7 @@ class Proxy:
         """Listen; serving begins on entry."""
         self.refuse = ""
         self.refused = 0
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self, target))
+        self._server = _Quiet(("127.0.0.1", 0), _handler(self, target))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> Self:
