@@ -7,6 +7,10 @@ trainer's weights. They are asked for in the trainer's process, since TRL's own 
 
 from __future__ import annotations
 
+import os
+
+os.environ["CUDA_VISIBLE_DEVICES"] = "0"  # before torch: a Trainer puts a replica on every GPU that it sees
+
 import importlib.util
 import os
 import queue
