@@ -7,6 +7,7 @@ Usage::
                                                      run the cells that have not given what they should
     python tools/matrix.py record                    record the results of the last run, and make the documents
     python tools/matrix.py documents [--check]       make docs/compat.md and the README's table
+    python tools/matrix.py gpu RESULTS DAY COMMIT    take over the results.jsonl of integration_tests/gpu/run_gpu.py
 
 A WORD is a part of a cell's name, such as ``0.20.2``, ``contract`` or ``ours-tp2``; a cell has to hold all of them.
 ``run`` goes on where the last run stopped; the results of a run are in .matrix/, with a log of every server.
@@ -21,14 +22,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 
 import matrix_documents
+import matrix_gpu
 import matrix_real
 import matrix_trainer_side
 from matrix_cells import ROOT, Cell, Matrix, TrainerSide, load
 from matrix_results import RECORDED, WORKING, Result, Results, as_expected, summary
 
-WHAT = ("list", "run", "record", "documents")
+WHAT = ("list", "run", "record", "documents", "gpu")
 
 Work = Callable[[], tuple[bool, str]]
 
@@ -49,6 +52,8 @@ def main(arguments: Sequence[str]) -> int:
     matrix, code = load(), 0
     if what == "list":
         return show(matrix, Results(WORKING), words)
+    if what == "gpu":
+        take_over(matrix, Results(RECORDED), *words)
     if what == "run":
         code = run(matrix, Results(WORKING), words, fresh=given.fresh)
     if what == "record" or given.record:
@@ -150,6 +155,15 @@ def record(matrix: Matrix, working: Results, recorded: Results) -> None:
     """Keep the results of the last run in the repository; what it did not run keeps what it gave before."""
     names = {cell.id for cell in matrix.everything}
     recorded.take_over(working, names)
+
+
+def take_over(matrix: Matrix, recorded: Results, path: str, day: str, commit: str) -> None:
+    """Record what a run on GPUs gave, of the cells that were part of it."""
+    for cell in matrix.cells:
+        result = matrix_gpu.taken(Path(path), cell, day=day, commit=commit) if cell.tier == "gpu" else None
+        if result is not None:
+            recorded.put(cell.id, result)
+            print(f"{cell.id}: {result.outcome}, {result.figures}")
 
 
 def documents(matrix: Matrix, *, check: bool) -> int:

@@ -41,6 +41,8 @@ def page(matrix: Matrix, results: Results) -> str:
         f"`{summary(matrix.everything, results)}`\n",
         "## Releases of vLLM\n",
         releases(matrix, results),
+        "## Over NCCL, on GPUs\n",
+        *_gpus(matrix, results),
         "## Trainers, on real servers\n",
         *_trainers(matrix, results),
         "## What is refused, and why\n",
@@ -116,6 +118,12 @@ def _outcome(cell: Cell | TrainerSide, result: Result | None) -> str:
         return f"{NOT_RUN}: {result.figures}" if result else NOT_RUN
     word = {"pass": "passed", "refuse": "refused", "fail": "**failed**"}[result.outcome]
     return word if as_expected(cell, result) else f"**{word.strip('*')}**"
+
+
+def _gpus(matrix: Matrix, results: Results) -> Iterator[str]:
+    cells = [cell for cell in matrix.cells if cell.tier == "gpu"]
+    rows = ((c.vllm, f"{c.engine}, {c.layout.upper()}", _full(c, results)) for c in cells)
+    yield from _table(("vLLM", "server", "result"), rows)
 
 
 def _trainers(matrix: Matrix, results: Results) -> Iterator[str]:

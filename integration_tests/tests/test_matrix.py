@@ -6,6 +6,7 @@ from pathlib import Path
 
 import matrix
 import matrix_documents
+import matrix_gpu
 import matrix_real
 import matrix_trainer_side
 import msgspec
@@ -23,6 +24,8 @@ REAL = [
 PASSED = Result(outcome="pass", day="2026-11-29", seconds=1.0, figures="5 tests", commit="abc")
 CELL = Cell(vllm="0.32.0", engine="ours", layout="tp1", plane="gloo", trainer="plain", tier="contract", expect="pass")
 REFUSES = msgspec.structs.replace(CELL, setup="lora", expect="refuse", says="--enable-lora", why="adapters")
+GPU = matrix_gpu.EXPERIMENTS
+GPU_CELL = msgspec.structs.replace(CELL, engine="stock", plane="nccl", tier="gpu")
 SIDE = TrainerSide(python="3.11", torch="2.13.0", packages="floor")
 SMALL = Matrix((CELL, REFUSES), (SIDE,))
 
@@ -240,6 +243,36 @@ def test_the_page_shows_what_is_expected_what_came_and_what_was_not_run(tmp_path
     assert "| 0.32.0 |  |  |  | contract |  |  |" in page
     assert "| 0.32.0 | ours, TP1 | lora | adapters | **passed** |" in page
     assert "| 3.11 | 2.13.0 | floor | not run |" in page
+
+
+def _gpu_run(path: Path, *rows: tuple[str, str, bool | None]) -> Path:
+    file = path / "results.jsonl"
+    lines = [{"version": "0.32.0", "experiment": e, "what": w, "ok": ok, "apart": 0.05} for e, w, ok in rows]
+    ends = [{"version": "0.32.0", "experiment": "run", "what": f"{e} ended", "ok": True, "seconds": 7.0} for e in GPU]
+    file.write_bytes(b"\n".join(msgspec.json.encode(line) for line in (*lines, *ends)))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("rows", "outcome"),
+    [
+        ((("rounds-eager", "it holds B", True), ("rounds-graphs", "a round", None)), "pass"),
+        ((("rounds-eager", "it holds B", True), ("rounds-graphs", "it holds A", False)), "fail"),
+        ((("speed", "it holds B", True),), None),
+    ],
+    ids=["good", "bad", "another experiment"],
+)
+def test_what_a_run_on_gpus_gave_is_taken_over(rows, outcome, tmp_path):
+    result = matrix_gpu.taken(_gpu_run(tmp_path, *rows), GPU_CELL, day="2026-11-29", commit="abc")
+    assert (result.outcome if result else None) == outcome
+
+
+def test_a_run_on_gpus_that_broke_off_or_was_of_another_release_says_nothing(tmp_path):
+    path = _gpu_run(tmp_path, ("rounds-eager", "it holds B", True))
+    other = msgspec.structs.replace(GPU_CELL, vllm="0.30.0")
+    assert matrix_gpu.taken(path, other, day="", commit="") is None
+    path.write_bytes(path.read_bytes().rpartition(b"\n")[0])
+    assert matrix_gpu.taken(path, GPU_CELL, day="", commit="") is None
 
 
 def test_the_readme_keeps_what_stands_around_its_table():
