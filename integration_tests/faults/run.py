@@ -1,6 +1,7 @@
-"""Play every cell of faults.toml: ``python integration_tests/faults/run.py [--quick] [--only TEXT]``.
+"""Play the cells of faults.toml: ``python integration_tests/faults/run.py [--quick] [--only TEXT]``.
 
-Ends with one line that counts; writes docs/faults.md when all cells were played.
+Every cell is kept in .faults/ as soon as it was played; ``--resume`` goes on where a run stopped, and ``--minutes 8``
+stops one in good time. Ends with one line that counts; makes docs/faults.md of it when all cells were played.
 """
 
 from __future__ import annotations
@@ -8,51 +9,75 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 
 from cells import Cell, Found, cells, differences
 from play import Play
+from results import Results
 from stage import Stage
 from table import line, summary, write
-from trainers import Gone
-from weightwire.errors import WeightwireError
+
+BROKE_OFF = 3
+"""The exit code of a run that stopped before its end: neither good nor bad."""
 
 
 def played(stage: Stage, cell: Cell) -> Found:
-    """Play one cell; one that can't be played to its end is not as expected."""
+    """Play one cell; one that can't be played to its end is not as expected, whatever the reason."""
     try:
         return Play(stage, cell).run()
-    except (AssertionError, Gone, LookupError, OSError, WeightwireError) as error:
-        stage.trainers.give_up()
-        return Found(raises=type(error).__name__, states=(), serves=(), next="", text=str(error))
+    except Exception as error:  # noqa: BLE001 - it is this cell's failure, and the next one's stage is made anew
+        stage.clear()
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__} in {where.name}, line {where.lineno} of {where.filename}: {error}"
+        return Found(raises="the play broke off", states=(), serves=(), next="", text=text)
+
+
+def play_all(chosen: Sequence[Cell], results: Results, *, until: float) -> bool:
+    """Play what has not been played; whether that was all of it."""
+    left = [cell for cell in chosen if results.get(cell) is None]
+    if not left:
+        return True
+    stage = Stage()
+    try:
+        for number, cell in enumerate(left, start=len(chosen) - len(left) + 1):
+            began = time.monotonic()
+            if began > until:
+                return False
+            found = played(stage, cell)
+            seconds = time.monotonic() - began
+            results.put(cell, found, seconds=seconds)
+            print(f"{number:3}/{len(chosen)} {line(cell, found, seconds)}", flush=True)
+    finally:
+        stage.close()
+    return True
 
 
 def main(arguments: Sequence[str]) -> int:
     """Play.
 
     Returns:
-        1 if anything was not as expected.
+        0 if all was as expected, 1 if something was not, 3 if the time was over first.
     """
     parser = argparse.ArgumentParser(description="Play the cells of faults.toml.")
     parser.add_argument("--quick", action="store_true", help="ten cells")
     parser.add_argument("--only", default="", help="cells in whose name this stands")
+    parser.add_argument("--resume", action="store_true", help="play only what has not been played")
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin no cell after so many")
     given = parser.parse_args(arguments)
+    until = time.monotonic() + 60 * given.minutes
+    part = given.quick or bool(given.only)
     chosen = list(cells(quick=given.quick, only=given.only))
-    stage, done = Stage(), []
-    try:
-        for cell in chosen:
-            began = time.monotonic()
-            found = played(stage, cell)
-            done.append((cell, found))
-            print(line(cell, found, time.monotonic() - began), flush=True)
-            if differences(cell.row, found):
-                print("    " + found.text.replace("\n", "\n    "), flush=True)
-    finally:
-        stage.close()
-    if not given.quick and not given.only:
+    results = Results("part" if part else "reference", go_on=given.resume)
+    complete = play_all(chosen, results, until=until)
+    done = [(cell, found) for cell in chosen if (found := results.get(cell)) is not None]
+    if not complete:
+        print(f"The time was over after {len(done)} of {len(chosen)} cells; --resume plays the others.")
+    if complete and not part:
         write(done)
     print(summary(done))
-    return 1 if any(differences(cell.row, found) for cell, found in done) else 0
+    unexpected = any(differences(cell.row, found) for cell, found in done)
+    return 1 if unexpected else 0 if complete else BROKE_OFF
 
 
 if __name__ == "__main__":

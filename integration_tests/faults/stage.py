@@ -30,6 +30,12 @@ class Stage:
         self.trainers = Trainers()
         self._engines = [ReferenceEngine(self._settings("0.32.0", stock=True)).start() for _ in range(2)]
 
+    def clear(self) -> None:
+        """Trust nothing that is there after a play that broke off: the next cell starts its own."""
+        self.trainers.give_up()
+        for engine in self._engines:
+            engine.stop()
+
     def close(self) -> None:
         """End everything."""
         self.trainers.close()

@@ -29,7 +29,8 @@ def line(cell: Cell, found: Found, seconds: float) -> str:
     """One cell in the terminal."""
     wrong = differences(cell.row, found)
     verdict = "as expected" if not wrong else "; ".join(wrong)
-    return f"{cell.place:<13} {cell.row.phase:<9} {cell.row.fault:<55} {seconds:5.1f} s  {verdict}"
+    told = "\n        " + found.text.replace("\n", "\n        ") if wrong else ""
+    return f"{cell.place:<13} {cell.row.phase:<9} {cell.row.fault:<55} {seconds:5.1f} s  {verdict}{told}"
 
 
 def summary(played: Sequence[tuple[Cell, Found]]) -> str:
