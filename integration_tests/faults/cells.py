@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -58,6 +57,16 @@ class Cell(msgspec.Struct, frozen=True):
         """Whether the server runs vLLM's own weight-transfer engine."""
         return self.place.endswith(" stock")
 
+    @property
+    def release(self) -> tuple[int, ...]:
+        """The release of vLLM, as it is compared."""
+        return tuple(map(int, self.version.split(".")))
+
+    @property
+    def tells_versions(self) -> bool:
+        """Whether the server keeps the version that a client gives its weights."""
+        return self.release >= (0, 27)
+
     def __str__(self) -> str:
         """Name it in a line."""
         return f"{self.row.phase}: {self.row.fault} on {self.place}"
@@ -93,21 +102,29 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         return self.states.count("lost")
 
 
-def rows(path: Path = TABLE) -> tuple[Row, ...]:
-    """Read the table."""
+def rows(table: str, path: Path = TABLE) -> tuple[Row, ...]:
+    """Read the rows of one table: ``cell`` or ``real``."""
     with path.open("rb") as file:
-        return msgspec.convert(tomllib.load(file)["cell"], tuple[Row, ...])
+        return msgspec.convert(tomllib.load(file)[table], tuple[Row, ...])
 
 
-def cells(*, quick: bool = False, only: str = "") -> Iterator[Cell]:
-    """Every cell; with *quick* the first place of the rows that are marked so; those whose name has *only* in it."""
-    for row in rows():
-        if quick and not row.quick:
-            continue
-        for place in row.on[:1] if quick else row.on:
-            cell = Cell(row, place)
-            if only in str(cell):
-                yield cell
+def cells(*, quick: bool = False, only: str = "") -> tuple[Cell, ...]:
+    """The cells of reference engines.
+
+    Args:
+        quick: only the first place of the rows that are marked so.
+        only: only those in whose name this stands.
+    """
+    chosen = [row for row in rows("cell") if row.quick or not quick]
+    made = [Cell(row, place) for row in chosen for place in (row.on[:1] if quick else row.on)]
+    return tuple(cell for cell in made if only in str(cell))
+
+
+def real_cells(*, only: str = "") -> tuple[Cell, ...]:
+    """The cells of real servers, all of one server together; the first release is the newest."""
+    made = [Cell(row, place) for row in rows("real") for place in row.on]
+    made.sort(key=lambda cell: (cell.release, cell.stock), reverse=True)
+    return tuple(cell for cell in made if only in str(cell))
 
 
 def differences(row: Row, found: Found) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""Play the cells of faults.toml: ``python integration_tests/faults/run.py [--quick] [--only TEXT]``.
+"""Play the cells of faults.toml: ``python integration_tests/faults/run.py [--quick] [--real] [--only TEXT]``.
 
 Every cell is kept in .faults/ as soon as it was played; ``--resume`` goes on where a run stopped, and ``--minutes 8``
-stops one in good time. Ends with one line that counts; makes docs/faults.md of it when all cells were played.
+stops one in good time. Ends with one line that counts; makes its part of docs/faults.md when all cells were played.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import argparse
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from cells import Cell, Found, cells, differences
+from cells import Cell, Found, cells, differences, real_cells
 from play import Play
+from real_stage import RealStage
 from results import Results
-from stage import Stage
+from stage import ReferenceStage, Stage
 from table import line, summary, write
 
 BROKE_OFF = 3
@@ -33,12 +34,12 @@ def played(stage: Stage, cell: Cell) -> Found:
         return Found(raises="the play broke off", states=(), serves=(), next="", text=text)
 
 
-def play_all(chosen: Sequence[Cell], results: Results, *, until: float) -> bool:
+def play_all(chosen: Sequence[Cell], results: Results, *, until: float, make_stage: Callable[[], Stage]) -> bool:
     """Play what has not been played; whether that was all of it."""
     left = [cell for cell in chosen if results.get(cell) is None]
     if not left:
         return True
-    stage = Stage()
+    stage = make_stage()
     try:
         for number, cell in enumerate(left, start=len(chosen) - len(left) + 1):
             began = time.monotonic()
@@ -59,25 +60,31 @@ def main(arguments: Sequence[str]) -> int:
     Returns:
         0 if all was as expected, 1 if something was not, 3 if the time was over first.
     """
-    parser = argparse.ArgumentParser(description="Play the cells of faults.toml.")
-    parser.add_argument("--quick", action="store_true", help="ten cells")
-    parser.add_argument("--only", default="", help="cells in whose name this stands")
-    parser.add_argument("--resume", action="store_true", help="play only what has not been played")
-    parser.add_argument("--minutes", type=float, default=1e6, help="begin no cell after so many")
-    given = parser.parse_args(arguments)
+    given = _parser().parse_args(arguments)
     until = time.monotonic() + 60 * given.minutes
-    part = given.quick or bool(given.only)
-    chosen = list(cells(quick=given.quick, only=given.only))
-    results = Results("part" if part else "reference", go_on=given.resume)
-    complete = play_all(chosen, results, until=until)
+    table = "real" if given.real else "reference"
+    partly = given.quick or bool(given.only)
+    chosen = real_cells(only=given.only) if given.real else cells(quick=given.quick, only=given.only)
+    results = Results(f"{table}-part" if partly else table, go_on=given.resume)
+    complete = play_all(chosen, results, until=until, make_stage=RealStage if given.real else ReferenceStage)
     done = [(cell, found) for cell in chosen if (found := results.get(cell)) is not None]
     if not complete:
         print(f"The time was over after {len(done)} of {len(chosen)} cells; --resume plays the others.")
-    if complete and not part:
-        write(done)
+    if complete and not partly:
+        write(table, done)
     print(summary(done))
     unexpected = any(differences(cell.row, found) for cell, found in done)
     return 1 if unexpected else 0 if complete else BROKE_OFF
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Play the cells of faults.toml.")
+    parser.add_argument("--quick", action="store_true", help="ten cells")
+    parser.add_argument("--real", action="store_true", help="the cells of real servers, instead of reference engines")
+    parser.add_argument("--only", default="", help="cells in whose name this stands")
+    parser.add_argument("--resume", action="store_true", help="play only what has not been played")
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin no cell after so many")
+    return parser
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ has come to where it was told to halt: it then waits there, to be killed, interr
 from __future__ import annotations
 
 import os
+import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -43,20 +43,25 @@ class Halts:
     def __init__(self) -> None:
         """Stop nowhere."""
         self._point = ""
-        self._go_on = threading.Event()
+        self._let_go = 0
 
     def next(self, point: str) -> None:
         """Let go who is halted, and halt at *point* from now on."""
-        self._go_on.set()
-        self._go_on.clear()
+        self.let_go()
         self._point = point
+
+    def let_go(self, *_: object) -> None:
+        """Let go who is halted; a signal handler, so it takes no lock."""
+        self._let_go += 1
 
     def at(self, point: str) -> None:
         """Come to *point*."""
-        if point == self._point:
-            self._point = ""
-            say(Answer(halted=point))
-            self._go_on.wait(HALT_SECONDS)
+        if point != self._point:
+            return
+        self._point, before, until = "", self._let_go, time.monotonic() + HALT_SECONDS
+        say(Answer(halted=point))
+        while self._let_go == before and time.monotonic() < until:
+            time.sleep(0.01)
 
     @weightwire.hookimpl(wrapper=True)
     def weightwire_begin_update(self) -> Iterator[None]:
@@ -199,6 +204,8 @@ def main(arguments: Sequence[str]) -> None:
             "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size, timeout=limit
         )
     trainer = Trainer()
+    signal.signal(signal.SIGUSR1, trainer.halts.let_go)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what it runs in the background ignore it
     say(Answer(ready=True))
     for line in sys.stdin.buffer:
         say(trainer.carry_out(msgspec.json.decode(line, type=Command)))

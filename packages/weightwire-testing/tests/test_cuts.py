@@ -178,6 +178,12 @@ def test_the_fault_that_kills_is_left_to_the_caller(engine):
     assert killed == [True]
 
 
+def test_the_proxy_of_a_server_that_was_started_anew_leads_to_its_new_address(engine):
+    with CutProxy("http://127.0.0.1:9") as proxy:
+        proxy.lead_to(engine.url)
+        assert requests.get(f"{proxy.url}/version", timeout=5).ok
+
+
 def test_a_closed_proxy_refuses_connections(engine):
     proxy = CutProxy(engine.url)
     proxy.close()

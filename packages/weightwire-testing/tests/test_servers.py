@@ -92,6 +92,24 @@ def test_a_server_answers_on_loopback_while_it_is_open_and_is_gone_with_its_chil
         requests.get(running.url, timeout=10)
 
 
+def test_a_server_that_is_killed_is_gone_at_once_and_can_be_started_again(environment):
+    with server(environment) as running:
+        child = requests.get(running.url, timeout=10).json()["child"]
+        running.kill()
+        assert not running.running
+        assert not Path(f"/proc/{child}").exists()
+        running.stop()
+        running.__enter__()
+        assert requests.get(running.url, timeout=10).ok
+
+
+def test_stopping_what_was_never_started_removes_nothing(environment, tmp_path, monkeypatch):
+    (tmp_path / "precious").touch()
+    monkeypatch.chdir(tmp_path)
+    server(environment).stop()
+    assert (tmp_path / "precious").exists()
+
+
 @pytest.mark.parametrize("engine", ["ours", "stock"])
 def test_the_engine_decides_over_the_plugin_the_switch_and_the_backend(environment, monkeypatch, engine):
     monkeypatch.setenv("WEIGHTWIRE_STOCK_SHIM", "1")

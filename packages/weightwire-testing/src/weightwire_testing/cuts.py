@@ -91,6 +91,10 @@ class CutProxy:
         self._listener.close()
         self.reset()
 
+    def lead_to(self, target: str) -> None:
+        """Stand before another server from now on: one that was started anew, at another address."""
+        self._target = urlsplit(target)
+
     def set_faults(self, *faults: Fault | str) -> None:
         """Put these faults in force instead of those there were."""
         self._plan.replace(tuple(Fault.parse(fault) if isinstance(fault, str) else fault for fault in faults))

@@ -76,7 +76,7 @@ class VllmServer:
         self.log = Path()
         self._checkpoint = checkpoint
         self._ready_within = ready_within
-        self._scratch = Path()
+        self._scratch: Path | None = None
         self._group: ProcessGroup | None = None
 
     def __enter__(self) -> Self:
@@ -86,12 +86,12 @@ class VllmServer:
             ConfigurationError: it ended instead; carries the end of its log.
             DeadlineExceeded: it did not answer in time; likewise.
         """
-        self._scratch = Path(tempfile.mkdtemp(prefix="weightwire-server-"))
-        self.log = self._scratch / "server.log"
+        self._scratch = scratch = Path(tempfile.mkdtemp(prefix="weightwire-server-"))
+        self.log = scratch / "server.log"
         try:
             with reserved_port() as port:
                 self.url = f"http://127.0.0.1:{port}"
-                self._start(port)
+                self._start(port, scratch)
                 self._wait(Deadline.after(self._ready_within))
         except BaseException:
             self.stop()
@@ -118,11 +118,18 @@ class VllmServer:
         group, self._group = self._group, None
         if group is not None:
             group.stop(STOP_SECONDS)
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        scratch, self._scratch = self._scratch, None
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
 
-    def _start(self, port: int) -> None:
+    def kill(self) -> None:
+        """End it and every process that it started at once, as a crash would. It can be started again."""
+        if self._group is not None:
+            self._group.stop(0.0)
+
+    def _start(self, port: int, scratch: Path) -> None:
         with self.log.open("wb") as log:
-            self._group = ProcessGroup(command(self, port), variables(self, self._scratch), output=log)
+            self._group = ProcessGroup(command(self, port), variables(self, scratch), output=log)
 
     def _wait(self, deadline: Deadline) -> None:
         while not self._answers():
