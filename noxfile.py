@@ -77,6 +77,19 @@ def trainers(session: nox.Session) -> None:
 
 
 @nox.session
+def faults(session: nox.Session) -> None:
+    """What every fault leaves behind; ``-- --quick`` for ten, ``-- reference`` or ``-- real``, ``--resume``."""
+    session.run("python", "integration_tests/faults/run.py", *session.posargs)
+
+
+@nox.session
+def soak(session: nox.Session) -> None:
+    """A thousand rounds with faults at random, and 200 on a real server; or as given: ``-- --rounds 100``."""
+    for arguments in [session.posargs] if session.posargs else [[], ["--real", "0.32.0 stock"]]:
+        session.run("python", "integration_tests/faults/soak.py", *arguments)
+
+
+@nox.session
 def matrix(session: nox.Session) -> None:
     """What works with what: ``nox -s matrix -- contract`` for a part, ``--fresh`` to begin anew; an hour for all."""
     python = _environment(session, "matrix", ["--all-extras", "--group", "real", "--group", "trainers"])

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import msgspec
-from cells import Cell, Found, Row
+from cells import Cell, Found, Row, differences
 
 FOLDER = Path(__file__).parent.parent.parent / ".faults"
 
@@ -48,6 +48,11 @@ class Results:
         """What became of a cell; None where it was not played against what is expected of it now."""
         kept = self._kept.get(str(cell))
         return kept.found if kept is not None and kept.row == cell.row else None
+
+    def good(self, cell: Cell) -> bool:
+        """Whether a cell was played, and gave what is expected of it."""
+        found = self.get(cell)
+        return found is not None and not differences(cell.row, found)
 
     def put(self, cell: Cell, found: Found, *, seconds: float) -> None:
         """Keep it."""

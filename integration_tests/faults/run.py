@@ -1,7 +1,7 @@
-"""Play the cells of faults.toml: ``python integration_tests/faults/run.py [--quick] [--real] [--only TEXT]``.
+"""Play the cells of faults.toml: ``python integration_tests/faults/run.py [reference] [real] [--quick] [--only TEXT]``.
 
 Every cell is kept in .faults/ as soon as it was played; ``--resume`` goes on where a run stopped, and ``--minutes 8``
-stops one in good time. Ends with one line that counts; makes its part of docs/faults.md when all cells were played.
+stops one in good time. A table that was played to its end makes its part of docs/faults.md. The last line counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from play import Play
 from real_stage import RealStage
 from results import Results
 from stage import ReferenceStage, Stage
-from table import line, summary, write
+from table import PARTS, line, summary, write
 
 BROKE_OFF = 3
 """The exit code of a run that stopped before its end: neither good nor bad."""
@@ -35,8 +35,8 @@ def played(stage: Stage, cell: Cell) -> Found:
 
 
 def play_all(chosen: Sequence[Cell], results: Results, *, until: float, make_stage: Callable[[], Stage]) -> bool:
-    """Play what has not been played; whether that was all of it."""
-    left = [cell for cell in chosen if results.get(cell) is None]
+    """Play what is not there as expected; whether the time was enough for all of it."""
+    left = [cell for cell in chosen if not results.good(cell)]
     if not left:
         return True
     stage = make_stage()
@@ -54,6 +54,20 @@ def play_all(chosen: Sequence[Cell], results: Results, *, until: float, make_sta
     return True
 
 
+def play_table(table: str, given: argparse.Namespace, *, until: float) -> tuple[list[tuple[Cell, Found]], bool]:
+    """Play one table: what was found, and whether it was played to its end, which then is in the document."""
+    real, partly = table == "real", given.quick or bool(given.only)
+    chosen = real_cells(only=given.only) if real else cells(quick=given.quick, only=given.only)
+    results = Results(f"{table}-part" if partly else table, go_on=given.resume)
+    complete = play_all(chosen, results, until=until, make_stage=RealStage if real else ReferenceStage)
+    done = [(cell, found) for cell in chosen if (found := results.get(cell)) is not None]
+    if complete and not partly:
+        write(table, done)
+    if not complete:
+        print(f"The time was over after {len(done)} of {len(chosen)} cells; --resume plays the others.")
+    return done, complete
+
+
 def main(arguments: Sequence[str]) -> int:
     """Play.
 
@@ -62,16 +76,11 @@ def main(arguments: Sequence[str]) -> int:
     """
     given = _parser().parse_args(arguments)
     until = time.monotonic() + 60 * given.minutes
-    table = "real" if given.real else "reference"
-    partly = given.quick or bool(given.only)
-    chosen = real_cells(only=given.only) if given.real else cells(quick=given.quick, only=given.only)
-    results = Results(f"{table}-part" if partly else table, go_on=given.resume)
-    complete = play_all(chosen, results, until=until, make_stage=RealStage if given.real else ReferenceStage)
-    done = [(cell, found) for cell in chosen if (found := results.get(cell)) is not None]
-    if not complete:
-        print(f"The time was over after {len(done)} of {len(chosen)} cells; --resume plays the others.")
-    if complete and not partly:
-        write(table, done)
+    done, complete = [], True
+    for table in given.tables or (["reference"] if given.quick else PARTS):
+        found, to_the_end = play_table(table, given, until=until)
+        done += found
+        complete = complete and to_the_end
     print(summary(done))
     unexpected = any(differences(cell.row, found) for cell, found in done)
     return 1 if unexpected else 0 if complete else BROKE_OFF
@@ -79,10 +88,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Play the cells of faults.toml.")
-    parser.add_argument("--quick", action="store_true", help="ten cells")
-    parser.add_argument("--real", action="store_true", help="the cells of real servers, instead of reference engines")
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"{' or '.join(PARTS)}; both, where none is named")
+    parser.add_argument("--quick", action="store_true", help="ten cells of reference engines")
     parser.add_argument("--only", default="", help="cells in whose name this stands")
-    parser.add_argument("--resume", action="store_true", help="play only what has not been played")
+    parser.add_argument("--resume", action="store_true", help="play only what an earlier run has not found as expected")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin no cell after so many")
     return parser
 

@@ -29,11 +29,11 @@ that the engine gives; and what the session says of the engine has to be what a 
 PARTS = {
     "reference": (
         "Reference engines",
-        "Engines that behave as the releases named, and fail on demand: `uv run --frozen nox -s faults`.",
+        "Engines that behave as the releases named, and fail on demand: `uv run --frozen nox -s faults -- reference`.",
     ),
     "real": (
         "Real servers",
-        "vLLM on a CPU, and a proxy that makes the faults of the calls: `uv run --frozen nox -s faults -- --real`.",
+        "vLLM on a CPU, and a proxy that makes the faults of the calls: `uv run --frozen nox -s faults -- real`.",
     ),
 }
 """The page's parts, each made by a run of its own: title, and what was run."""

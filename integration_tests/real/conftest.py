@@ -73,7 +73,13 @@ class Weights(NamedTuple):
 
 
 class Served:
-    """A server that holds weights A."""
+    """A server that holds weights A.
+
+    Attributes:
+        same: log-probabilities in float32 that differ by less, over two implementations of one model, are the same.
+    """
+
+    same = 1e-4
 
     def __init__(self, server: VllmServer, place: Place, a: Weights, b: Weights) -> None:
         self.server = server
@@ -89,6 +95,11 @@ class Served:
         """A session as a trainer opens one; small packs, so that there are several."""
         plane = {"data_plane": "stock-shim"} if self.place.engine == "stock" else {}
         return weightwire.connect(self.url, weights, {"bucket_bytes": 300_000, "timeout": 60, **plane, **options})
+
+    def push(self, weights: object, **options: object) -> weightwire.Receipt:
+        """One session, one round, as a trainer that pushes once."""
+        with self.connect(weights, **options) as session:
+            return session.push("a version")
 
     def distance(self, weights: Weights) -> float:
         """How far what is served is from *weights*, at most, over all replicas and tokens."""
@@ -179,6 +190,18 @@ def served(
     finally:
         server.stop()
     record_testsuite_property("largest difference", f"{held.largest:.1e}")
+
+
+@pytest.fixture(autouse=True)
+def whole(served: Served) -> Iterator[None]:
+    """Every test finds weights A, and leaves them."""
+    assert served.distance(served.a) < served.same
+    yield
+    assert served.server.running, served.server.log_tail()
+    if served.paused() or served.distance(served.a) >= served.same:
+        served.push(served.a.path)
+    assert served.distance(served.a) < served.same
+    assert not served.paused()
 
 
 def start(server: VllmServer) -> None:

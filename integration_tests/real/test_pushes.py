@@ -14,8 +14,6 @@ from weightwire.versions import release
 from weightwire.vllm.behaviour import behaviour
 from weightwire_testing.sampling import REPLICA_HEADER
 
-TOLERANCE = 1e-4
-"""Of a log-probability in float32, over two implementations of one model."""
 STREAMS = 4
 TOKENS = {1: 400, 2: 120}
 """Of each stream, by tensor-parallel workers: enough to outlast a push; two workers on a few cores are slow."""
@@ -23,32 +21,14 @@ SILENCE = 90.0
 """Seconds without a token after which a stream counts as lost."""
 
 
-def push(served, weights, **options):
-    """One session, one round, as a trainer that pushes once."""
-    with served.connect(weights, **options) as session:
-        return session.push("a version")
-
-
-@pytest.fixture(autouse=True)
-def whole(served):
-    """Every test finds weights A, and leaves them."""
-    assert served.distance(served.a) < TOLERANCE
-    yield
-    assert served.server.running, served.server.log_tail()
-    if served.distance(served.a) >= TOLERANCE:
-        push(served, served.a.path)
-    assert served.distance(served.a) < TOLERANCE
-    assert not served.paused()
-
-
 @pytest.mark.quick
 def test_a_checkpoint_goes_there_and_back_in_packs(served):
-    receipt = push(served, served.b.path, packed=True)
+    receipt = served.push(served.b.path, packed=True)
     assert receipt.stats.collectives < len(list(served.a.module().parameters()))
-    assert served.distance(served.b) < TOLERANCE
+    assert served.distance(served.b) < served.same
     assert served.distance(served.a) > 1
-    push(served, served.a.path, packed=True)
-    assert served.distance(served.a) < TOLERANCE
+    served.push(served.a.path, packed=True)
+    assert served.distance(served.a) < served.same
 
 
 def test_a_live_module_goes_there_and_back_tensor_by_tensor(served):
@@ -58,9 +38,9 @@ def test_a_live_module_goes_there_and_back_tensor_by_tensor(served):
     fused = served.place.model == "qwen3-moe"
     sources = [each.path if fused else each.module() for each in weights]
     for source, expected in zip(sources, weights, strict=True):
-        receipt = push(served, source, packed=False)
+        receipt = served.push(source, packed=False)
         assert receipt.stats.collectives > 5
-        assert served.distance(expected) < TOLERANCE
+        assert served.distance(expected) < served.same
 
 
 def test_one_session_brings_round_after_round_and_the_server_says_which_it_holds(served):
@@ -72,7 +52,7 @@ def test_one_session_brings_round_after_round_and_the_server_says_which_it_holds
             held = weightwire.inspect(served.url)
             assert held.weight_version in {None, str(step)}
             assert (held.paused, held.state) == (False, "whole")
-    assert served.distance(served.b) < TOLERANCE
+    assert served.distance(served.b) < served.same
 
 
 def test_requests_in_flight_go_on_over_a_push_and_none_is_lost(served):
@@ -87,7 +67,7 @@ def test_requests_in_flight_go_on_over_a_push_and_none_is_lost(served):
     assert [len(stream.tokens) for stream in running] == [tokens] * STREAMS
     assert {stream.finish for stream in running} == {"length"}
     assert not served.paused()
-    assert served.distance(served.b) < TOLERANCE
+    assert served.distance(served.b) < served.same
 
 
 def test_what_our_engine_refuses_is_said_in_its_own_words_and_changes_nothing(served):

@@ -109,6 +109,11 @@ class VllmServer:
         """Whether its first process is alive."""
         return self._group is not None and self._group.returncode is None
 
+    @property
+    def pid(self) -> int:
+        """Its first process, which leads a group of its own; 0 when it was not started or was stopped."""
+        return self._group.pid if self._group is not None else 0
+
     def log_tail(self) -> str:
         """The end of its log."""
         return self.log.read_bytes()[-TAIL_BYTES:].decode(errors="replace") if self.log.is_file() else ""
