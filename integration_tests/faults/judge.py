@@ -14,6 +14,7 @@ PROMPT = (3, 141, 59, 26, 53, 58, 97, 93, 23, 84, 62, 64, 33, 83, 27, 95)
 TOLERANCE = 1e-3
 SEEDS = {"A": 1, "B": 2, "C": 3}
 PATIENCE = 3.0
+"""Seconds that a reference engine may take to answer; more, where a server is slow, is said by who asks."""
 
 
 def scores(model: torch.nn.Module) -> list[float]:
@@ -27,13 +28,18 @@ def scores(model: torch.nn.Module) -> list[float]:
 class Judge:
     """Knows what each set of weights says of the prompt."""
 
-    def __init__(self) -> None:
-        """Compute it."""
+    def __init__(self, patience: float = PATIENCE) -> None:
+        """Compute it.
+
+        Args:
+            patience: seconds that an engine may take to answer.
+        """
+        self._patience = patience
         self.known = {name: scores(TinyLlama(seed=seed).eval()) for name, seed in SEEDS.items()}
 
     def serves(self, url: str) -> str:
         """What the engine serves: ``A``, ``B``, ``C`` or ``a mix``; ``paused``; ``nobody`` where it does not answer."""
-        paused = is_paused(url)
+        paused = is_paused(url, self._patience)
         if paused is None:
             return "nobody"
         if paused:
@@ -43,6 +49,13 @@ class Judge:
         except (WeightwireError, requests.RequestException):
             return "nobody"
 
+    def status(self, url: str) -> str:
+        """What a process that knows nothing of the session makes of the engine."""
+        try:
+            return str(weightwire.inspect(url, Options(timeout=self._patience)).state)
+        except WeightwireError:
+            return "lost"
+
     def name(self, found: list[float]) -> str:
         """Whose log-probabilities these are."""
         for name, known in self.known.items():
@@ -51,19 +64,11 @@ class Judge:
         return "a mix"
 
 
-def is_paused(url: str) -> bool | None:
+def is_paused(url: str, patience: float = PATIENCE) -> bool | None:
     """Whether the engine is paused, by its own word; None where it gives none."""
     with requests.Session() as session:
         session.trust_env = False
         try:
-            return bool(session.get(f"{url}/is_paused", timeout=PATIENCE).json()["is_paused"])
+            return bool(session.get(f"{url}/is_paused", timeout=patience).json()["is_paused"])
         except (requests.RequestException, ValueError, KeyError):
             return None
-
-
-def status(url: str) -> str:
-    """What a process that knows nothing of the session makes of the engine."""
-    try:
-        return str(weightwire.inspect(url, Options(timeout=PATIENCE)).state)
-    except WeightwireError:
-        return "lost"

@@ -10,7 +10,7 @@ from contextlib import suppress
 import msgspec
 import requests
 from cells import Cell, Found
-from judge import is_paused, status
+from judge import is_paused
 from scenes import scene, struck
 from speech import Answer, Command
 from stage import SLACK, Stage
@@ -97,7 +97,7 @@ class Play:
     def _found(self, answer: Answer) -> Found:
         """What it came to, judged from outside; the session's word must agree with that of a new process."""
         by_session = self.row.phase not in {"connect", "open", "close"} and answer.error != "-"
-        seen = [status(engine.url) if engine.alive else "lost" for engine in self.engines]
+        seen = [self.stage.judge.status(engine.url) if engine.alive else "lost" for engine in self.engines]
         told = [answer.states.get(engine.url, "") for engine in self.engines] if by_session else seen
         return Found(
             raises=answer.error,

@@ -17,6 +17,8 @@ from weightwire_testing.model import TinyLlama, save_checkpoint
 from weightwire_testing.servers import Setup, VllmServer
 
 START_SECONDS = 300.0
+PATIENCE = 20.0
+"""Seconds until an answer: the first description of itself takes a server several."""
 
 
 class RealEngine:
@@ -77,7 +79,7 @@ class RealStage:
         """Start a trainer; a server starts with the first cell."""
         self._scratch = tempfile.TemporaryDirectory(prefix="weightwire-faults-")
         self.checkpoint = save_checkpoint(TinyLlama(seed=1), Path(self._scratch.name) / "a")
-        self.judge = Judge()
+        self.judge = Judge(PATIENCE)
         self.trainers = Trainers()
         self._engine: RealEngine | None = None
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 SECOND = "second engine: "
 """What follows is a fault in the second of two engines."""
 
+LATE = "one joins late: "
+"""What follows is a fault in the first engine, in the first push after the second has joined."""
+
 
 def scene(play: Play) -> Answer:
     """Play the scene that the row names."""
@@ -26,7 +29,19 @@ def scene(play: Play) -> Answer:
         play.must("connect")
         play.engines[1].set_faults(name.removeprefix(SECOND))
         return play.do("push", version="B")
+    if name.startswith(LATE):
+        _joins_late(play)
+        play.engines[0].set_faults(name.removeprefix(LATE))
+        return play.do("push", version="B")
     return _SCENES[name](play)
+
+
+def _joins_late(play: Play) -> Answer:
+    """The second engine joins a session that the first is in."""
+    first, second = (engine.url for engine in play.engines)
+    play.must("connect", urls=[first])
+    play.must("push", weights="A", version="A")
+    return play.do("add", urls=[second])
 
 
 def _inside_anothers_transfer(play: Play) -> Answer:
@@ -86,6 +101,7 @@ def _killed_before_close(play: Play) -> Answer:
 
 
 _SCENES: dict[str, Callable[[Play], Answer]] = {
+    "one joins late": _joins_late,
     "inside another's transfer": _inside_anothers_transfer,
     "restarted between rounds": _restarted,
     "second engine killed between rounds": _second_killed,

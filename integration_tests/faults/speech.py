@@ -9,8 +9,8 @@ class Command(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What it is told.
 
     Attributes:
-        do: ``connect``, ``push``, ``recover``, ``wait`` or ``close``.
-        urls: the engines to connect to.
+        do: ``connect``, ``push``, ``add``, ``recover``, ``wait`` or ``close``.
+        urls: the engines to connect to, or to add.
         timeout: the option of the same name.
         plane: the option ``data_plane``.
         weights: what to push: A, B or C.

@@ -39,6 +39,7 @@ class Stage(Protocol):
     """Where a play is given."""
 
     trainers: Trainers
+    judge: Judge
 
     def engines(self, cell: Cell) -> Sequence[Engine]:
         """As many engines as the cell has, as from their start, with weights A."""

@@ -182,6 +182,9 @@ class Trainer:
             raise LookupError("there is no session")
         if command.do == "push":
             return session.push(command.version).engines
+        if command.do == "add":
+            session.add(command.urls[0])
+            return ()
         {"recover": session.recover, "close": session.close, "wait": session.wait}[command.do]()
         return ()
 

@@ -17,13 +17,18 @@ URLS = ("http://e0", "http://e1", "http://e2")
 
 
 @pytest.fixture
-def controls(make_world):
-    return make_world(URLS).controls
+def world(make_world):
+    return make_world(URLS)
 
 
 @pytest.fixture
-def engines(controls):
-    return Engines([Engine(control.url, control) for control in controls])
+def controls(world):
+    return world.controls
+
+
+@pytest.fixture
+def engines(world):
+    return Engines([Engine(control.url, control) for control in world.controls], world.make_engine)
 
 
 def group(engines: Engines) -> list[str]:
@@ -117,10 +122,19 @@ def test_a_call_that_was_left_behind_is_waited_for_before_anything_is_asked(engi
     assert call.done
 
 
-def test_one_more_joins_behind_the_others_and_none_joins_twice(engines, controls, make_world):
+def test_one_more_joins_behind_the_others_and_is_paused(engines, world):
     engines.probe(SOON)
-    late = make_world(("http://e3",)).control
-    engines.add(Engine(late.url, late))
+    joined = engines.add("http://e3", SOON, fit=lambda info: None)
     assert group(engines) == [*URLS, "http://e3"]
-    with pytest.raises(StateError, match="already"):
-        engines.add(Engine(late.url, late))
+    assert (joined.behind, joined.held, world.controls[-1].paused) == (True, True, True)
+
+
+def test_one_that_does_not_fit_is_let_go_of_untouched(engines, world):
+    def unfit(info):
+        raise StateError("unlike the others")
+
+    engines.probe(SOON)
+    with pytest.raises(StateError, match="unlike"):
+        engines.add("http://e3", SOON, fit=unfit)
+    assert group(engines) == list(URLS)
+    assert (world.controls[-1].paused, world.log[-1]) == (False, "close control")

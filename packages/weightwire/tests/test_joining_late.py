@@ -48,16 +48,18 @@ def test_the_next_push_brings_it_what_the_others_get_and_lets_it_serve(world, se
 def test_a_push_that_fails_before_a_byte_leaves_it_paused_while_the_others_go_on(world, session):
     session.add(LATE)
     world.control.fail["pause"] = EngineRefused("no")
-    with pytest.raises(UpdateFailed, match=f"{LATE} is whole but paused"):
+    with pytest.raises(UpdateFailed, match=f"{LATE} is whole but paused") as failed:
         session.push(2)
+    assert failed.value.hint == "push again: an engine that joined late stays paused until a push has reached it"
     assert late(world).paused
     assert not world.server.paused
 
 
-def test_closing_before_a_push_leaves_it_paused(world, session):
+def test_closing_before_a_push_leaves_it_paused_and_names_it(world, session, caplog):
     session.add(LATE)
     session.close()
     assert late(world).paused
+    assert f"Left paused, since no push has reached them: {LATE}" in caplog.text
     assert session.state is SessionState.CLOSED
 
 
@@ -93,6 +95,13 @@ def test_one_that_does_not_answer_is_not_taken_and_the_session_goes_on(step, wor
     world.controls.pop()
     assert session.push(2).engines == ("http://e0",)
     assert "prepare" not in world.log  # the channel is the one there was
+
+
+def test_one_whose_pause_was_done_and_its_answer_lost_serves_on(world, session):
+    world.late = lambda control: control.fail_late.update({"pause": EngineUnreachable("cut")})
+    with pytest.raises(EngineUnreachable):
+        session.add(LATE)
+    assert not late(world).paused
 
 
 def test_one_with_another_backend_is_refused_untouched(world, session):

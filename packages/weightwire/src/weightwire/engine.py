@@ -98,6 +98,21 @@ class Engine:
         self.held = True
         self.control.pause(mode, cache, deadline)
 
+    def hold_back(self, deadline: Deadline) -> None:
+        """Keep one that joins late from serving: it is paused, and a commit must reach it before it may go on.
+
+        Raises:
+            WeightwireError: it could not be paused, and is not held back.
+        """
+        self.behind = True
+        try:
+            self.pause(PauseMode.KEEP, CachePolicy.RESET, deadline)
+        except BaseException:
+            self.behind = False
+            with suppress(WeightwireError):
+                self.resume(deadline)  # a pause whose answer got lost may have been done
+            raise
+
     def begin(self, plan: TransferPlan, deadline: Deadline) -> None:
         """Open an update. In a direct round the engine is marked first, and counts as torn from here on.
 

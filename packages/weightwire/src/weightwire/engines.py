@@ -11,7 +11,7 @@ from weightwire.deadlines import Deadline
 from weightwire.engine import Engine
 from weightwire.errors import ControlError, StateError, WeightwireError
 from weightwire.fanout import wait_for_all
-from weightwire.messages import CachePolicy, EngineInfo, PauseMode
+from weightwire.messages import EngineInfo
 from weightwire.states import EngineState
 
 log = logging.getLogger(__name__)
@@ -117,8 +117,7 @@ class Engines:
         engine = self._make(url, deadline)
         try:
             fit(engine.probe(deadline))
-            engine.behind = True
-            engine.pause(PauseMode.KEEP, CachePolicy.RESET, deadline)
+            engine.hold_back(deadline)
         except BaseException:
             engine.control.close()
             raise

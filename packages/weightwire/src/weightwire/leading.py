@@ -92,6 +92,9 @@ class Leader:
 
     def close(self, deadline: Deadline) -> None:
         """Leave nothing behind that is whole and paused, leave the channel, drop every connection. Never raises."""
+        behind = [engine.url for engine in self._backend.engines.members if engine.behind]
+        if behind:
+            log.warning("Left paused, since no push has reached them: %s. The next one does.", ", ".join(behind))
         for part in (self._common.lifecycle.resume, self._backend.disown, self._common.lifecycle.close_channel):
             try:
                 part(deadline.at_most(deadline.remaining() / 2))
