@@ -55,7 +55,12 @@ class Cell(msgspec.Struct, frozen=True):
     @property
     def stock(self) -> bool:
         """Whether the server runs vLLM's own weight-transfer engine."""
-        return self.place.endswith(" stock")
+        return self.place.split()[1] == "stock"
+
+    @property
+    def workers(self) -> int:
+        """How many tensor-parallel workers it has."""
+        return int(self.place.partition(" tp")[2] or 1)
 
     @property
     def release(self) -> tuple[int, ...]:

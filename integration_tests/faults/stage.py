@@ -86,7 +86,7 @@ class ReferenceStage:
 
     def engines(self, cell: Cell) -> list[ReferenceEngine]:
         """Engines as from their start, by a reset where the process still lives."""
-        settings = self._settings(cell.version, stock=cell.stock, hang=cell.row.hang)
+        settings = self._settings(cell.version, stock=cell.stock, workers=cell.workers, hang=cell.row.hang)
         lent = self._engines[: len(cell.row.states)]
         for engine in lent:
             if engine.alive:
@@ -112,11 +112,12 @@ class ReferenceStage:
             return "paused B"
         return engine_says
 
-    def _settings(self, version: str, *, stock: bool, hang: bool = False) -> EngineSettings:
+    def _settings(self, version: str, *, stock: bool, workers: int = 1, hang: bool = False) -> EngineSettings:
         return EngineSettings(
             checkpoint=str(self.checkpoint),
             version=version,
             backend=Backend.NCCL if stock else Backend.WEIGHTWIRE,
+            workers=workers,
             timeout=ENGINE_SECONDS,
             hang_on_lost_peer=hang,
         )

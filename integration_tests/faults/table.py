@@ -105,7 +105,7 @@ def _short(places: Sequence[str]) -> Iterator[str]:
     """Releases, with whose engine: ``0.32.0 stock + ours``."""
     in_order = sorted(places, key=lambda place: [*map(int, place.split()[0].split("."))])
     for version, group in groupby(in_order, lambda place: place.split()[0]):
-        yield f"{version} {' + '.join(place.split()[1] for place in group)}"
+        yield f"{version} {' + '.join(place.partition(' ')[2] for place in group)}"
 
 
 def _between(text: str, part: str) -> str:

@@ -30,7 +30,8 @@ def test_every_phase_is_struck_on_every_wire_form_and_both_engines():
     reference = cells()
     assert len(reference) >= 150
     assert {cell.row.phase for cell in reference} == set(PHASES)
-    assert {cell.place for cell in reference} == {f"{v} {e}" for v, e in product(DIALECTS, ("stock", "ours"))}
+    places = {cell.place for cell in reference if cell.workers == 1}
+    assert places == {f"{version} {engine}" for version, engine in product(DIALECTS, ("stock", "ours"))}
 
 
 def test_ten_cells_are_quick():
