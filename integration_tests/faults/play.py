@@ -15,9 +15,13 @@ from scenes import scene, struck
 from speech import Answer, Command
 from stage import SLACK, Stage
 from trainers import Gone, TrainerProcess, pair
+from weightwire.calls import Call
 
 WORDS = {"raises": "middle", "raises before its collective": "before the collective", "dies in mid-stream": "die"}
 """What the second rank is told, by the row's word for it."""
+
+ENDED = "-"
+"""The error of a trainer that is not there any more to raise one."""
 
 
 class Play:
@@ -83,20 +87,18 @@ class Play:
         return answer
 
     def _both(self, ranks: Sequence[TrainerProcess], commands: Sequence[Command]) -> Answer:
-        """Have both ranks do something; what the first says. What it raises must be raised on every rank that lives."""
+        """Have both ranks do something; what the first says. If it fails, it must fail on every rank that lives."""
         calls = [rank.begin(command) for rank, command in zip(ranks, commands, strict=True)]
-        answers = []
-        for rank, call, command in zip(ranks, calls, commands, strict=True):
-            with suppress(Gone):
-                answers.append(rank.answer(call, command))
-        assert len({bool(answer.error) for answer in answers}) == 1, f"only one rank raised: {answers}"
+        answers = [_last_words(*each) for each in zip(ranks, calls, commands, strict=True)]
+        said = {bool(answer.error) for answer in answers if answer.error != ENDED}
+        assert len(said) == 1, f"only one rank raised: {answers}"
         return answers[0]
 
     # Afterwards.
 
     def _found(self, answer: Answer) -> Found:
         """What it came to, judged from outside; the session's word must agree with that of a new process."""
-        by_session = self.row.phase not in {"connect", "open", "close"} and answer.error != "-"
+        by_session = self.row.phase not in {"connect", "open", "close"} and answer.error != ENDED
         seen = [self.stage.judge.status(engine.url) if engine.alive else "lost" for engine in self.engines]
         told = [answer.states.get(engine.url, "") for engine in self.engines] if by_session else seen
         return Found(
@@ -184,3 +186,11 @@ class Play:
         for engine in self.engines:
             while is_paused(engine.url) is None and time.monotonic() < until:
                 time.sleep(0.05)
+
+
+def _last_words(rank: TrainerProcess, call: Call[Answer], command: Command) -> Answer:
+    """The answer of a rank, or that there is none."""
+    try:
+        return rank.answer(call, command)
+    except Gone:
+        return Answer(error=ENDED)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import msgspec
 import requests
 from speech import Answer
 from trainers import Gone
@@ -130,8 +131,8 @@ def struck(play: Play) -> Answer:
     with suppress(Gone):
         answer = play.trainer.answer(call, command)
         play.timed(time.monotonic() - began, command)
-        if point == "in commit":
-            play.do("wait")  # lets the commit go on, and collects it
+        if point == "in commit":  # it goes on beside the interrupted caller, and the next call collects it
+            return msgspec.structs.replace(answer, states=play.do("wait").states)
         return answer
     play.settle_down()
     return Answer(error="-")

@@ -86,16 +86,18 @@ class Halts:
 
 
 class Tampers:
-    """Another client, which sets another version between commit and verify."""
+    """Another client, which once sets another version between commit and verify."""
 
     def __init__(self, url: str) -> None:
         """Tamper with *url*."""
-        self.url = url
+        self.urls = [url]
 
     @weightwire.hookimpl(wrapper=True)
     def weightwire_verify_update(self) -> Iterator[None]:
         """Set it."""
-        requests.post(f"{self.url}/update_weight_version", json={"new_version": "not ours"}, timeout=5)
+        while self.urls:
+            url = self.urls.pop()
+            requests.post(f"{url}/update_weight_version", json={"new_version": "not ours"}, timeout=5)
         return (yield)
 
 

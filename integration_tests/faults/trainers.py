@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,18 +30,19 @@ class Gone(Exception):
 class TrainerProcess:
     """One rank of a trainer."""
 
-    def __init__(self, *arguments: int) -> None:
+    def __init__(self, *arguments: int, variables: Mapping[str, str] | None = None) -> None:
         """Start it; :meth:`ready` waits.
 
         Args:
             arguments: its rank, how many there are, and the port they meet at; nothing for a trainer of one.
+            variables: more of its environment.
         """
         self._process = subprocess.Popen(
             [sys.executable, str(SCRIPT), *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None if os.environ.get("FAULTS_STDERR") else subprocess.DEVNULL,
-            env=os.environ | {"GLOO_SOCKET_IFNAME": "lo"},
+            env=os.environ | {"GLOO_SOCKET_IFNAME": "lo"} | dict(variables or {}),
             start_new_session=True,
         )
         self._first = Call(self._read, doing="starting a trainer")
@@ -111,9 +113,14 @@ class TrainerProcess:
 class Trainers:
     """The trainer in use, and a spare one that starts meanwhile."""
 
-    def __init__(self) -> None:
-        """Start the first."""
-        self._spare = TrainerProcess()
+    def __init__(self, variables: Mapping[str, str] | None = None) -> None:
+        """Start the first.
+
+        Args:
+            variables: more of the environment of each.
+        """
+        self._variables = variables
+        self._spare = TrainerProcess(variables=variables)
         self._current: TrainerProcess | None = None
 
     def current(self) -> TrainerProcess:
@@ -126,7 +133,7 @@ class Trainers:
 
     def next(self) -> TrainerProcess:
         """Take the spare one into use; the one before is the caller's to stop."""
-        self._current, self._spare = self._spare, TrainerProcess()
+        self._current, self._spare = self._spare, TrainerProcess(variables=self._variables)
         return self._current.ready()
 
     def give_up(self) -> None:
