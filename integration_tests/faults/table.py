@@ -64,7 +64,7 @@ def summary(played: Played) -> str:
 def write(part: str, played: Played) -> None:
     """Make one part of docs/faults.md anew, and leave the other as it is."""
     text = DOCS.read_text(encoding="utf-8") if DOCS.is_file() else ""
-    parts = {name: tables(name, played) if name == part else _between(text, name) for name in PARTS}
+    parts = {name: tables(name, played) if name == part else between(text, name) for name in PARTS}
     DOCS.write_text("\n".join([HEAD, *filter(None, parts.values())]), encoding="utf-8")
 
 
@@ -108,7 +108,7 @@ def _short(places: Sequence[str]) -> Iterator[str]:
         yield f"{version} {' + '.join(place.partition(' ')[2] for place in group)}"
 
 
-def _between(text: str, part: str) -> str:
+def between(text: str, part: str) -> str:
     """What the page has of a part already."""
     begin, end = _begin(part), _end(part)
     return text[text.index(begin) : text.index(end) + len(end)] + "\n" if begin in text and end in text else ""
