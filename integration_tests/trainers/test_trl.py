@@ -97,6 +97,20 @@ def test_a_source_that_raises_on_one_rank_ends_training_on_both_and_the_next_job
     assert (found.state, found.paused) == (EngineState.WHOLE, False)
 
 
+@pytest.mark.timeout(400)
+def test_an_unbound_push_that_is_refused_ends_the_job_on_both_ranks_and_leaves_the_engine_torn_and_paused(
+    crew: Crew,
+) -> None:
+    crew.engine.set_faults("receive:refuse=boom@3")
+    with pytest.raises(AssertionError):
+        crew.sail("trl_async.py", 2, ("unbound",), **SHARDED)
+    (said,) = crew.reports(1, "unbound")
+    assert (said["error"], said["seconds"] < OPTIONS["timeout"]) == ("UpdateFailed", True)
+    assert "boom" in str(said["text"])
+    found = weightwire.inspect(crew.engine.url)
+    assert (found.state, found.paused) == (EngineState.TORN, True)
+
+
 NOT_ASKED = {"ACCELERATE_USE_CPU": "false"}
 """Accelerate 1.15 runs DDP instead of DeepSpeed where the variable is set; the trainer's own ``use_cpu`` will do."""
 

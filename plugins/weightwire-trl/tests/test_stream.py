@@ -5,6 +5,8 @@ import torch
 from weightwire.deadlines import Deadline
 from weightwire.errors import ManifestError
 from weightwire.planes import SingleRank, WeightSource
+from weightwire_testing.conformance import WeightSourceSuite
+from weightwire_testing.model import TinyLlama
 from weightwire_trl.stream import StreamSource
 
 NAMES = ["embed.weight", "layers.0.a.weight", "layers.0.b.weight", "layers.1.a.weight", "head.weight"]
@@ -12,6 +14,36 @@ NAMES = ["embed.weight", "layers.0.a.weight", "layers.0.b.weight", "layers.1.a.w
 
 def rows(names=NAMES, fill=0.0):
     return iter([(name, torch.full((2, 3), fill + index)) for index, name in enumerate(names)])
+
+
+class EachRound(StreamSource):
+    """Given a stream at the start of each round, as TRL's trainers do."""
+
+    def __init__(self, model):
+        super().__init__()
+        self._model = model
+        self.begin(model.named_parameters())
+
+    def gather(self, group):
+        if group == 0:
+            self.begin((name, parameter.detach()) for name, parameter in self._model.named_parameters())
+        return super().gather(group)
+
+
+class TestStreamSource(WeightSourceSuite):
+    """The kit's own tests."""
+
+    capabilities = frozenset({"changes"})
+    expected_names = frozenset(TinyLlama().checkpoint_tensors())
+
+    def make_source(self):
+        self.model = TinyLlama(seed=1)
+        return EachRound(self.model)
+
+    @torch.no_grad()
+    def change(self):
+        for parameter in self.model.parameters():
+            parameter.add_(1.0)
 
 
 @pytest.fixture

@@ -38,6 +38,7 @@ class WeightTransferCallback(transformers.TrainerCallback):  # type: ignore[misc
         options: Given = None,
         *,
         every: int = 1,
+        pause: Literal["keep", "wait", "abort"] = "keep",
         cache: Literal["reset", "keep"] = "reset",
     ) -> None:
         """Connect nothing yet.
@@ -47,6 +48,7 @@ class WeightTransferCallback(transformers.TrainerCallback):  # type: ignore[misc
             target: the base URL of an engine, or of several.
             options: as for :func:`weightwire.connect`.
             every: push after each step whose number is a multiple of it.
+            pause: what happens to requests in flight (see :meth:`weightwire.Session.push`).
             cache: what happens to the engines' caches.
 
         Raises:
@@ -55,7 +57,7 @@ class WeightTransferCallback(transformers.TrainerCallback):  # type: ignore[misc
         if every < 1:
             raise ConfigurationError(f"Pushing every {every} steps is not possible.", hint="every=1, or more")
         self._trainer = trainer
-        self._pushes = Pushes(target, options, cache=cache)
+        self._pushes = Pushes(target, options, pause=pause, cache=cache)
         self._every = every
         self._pushed = ""
 
