@@ -23,7 +23,7 @@ FILES = {
     "plain": "real/test_pushes.py",
     "fsdp2": "trainers/test_real_servers.py",
     "deepspeed": "trainers/test_real_servers.py",
-    "trl": "trainers/test_trl.py",
+    "trl": "trainers/test_trl_scripts.py",
 }
 """Where a trainer's tests stand."""
 
