@@ -22,7 +22,7 @@ from weightwire_testing.servers import Setup, VllmServer
 
 ROOT = Path(__file__).parents[2]
 HELPERS = ROOT / "plugins" / "weightwire-trl" / "tests"
-SECONDS = 120.0
+SECONDS = 300.0
 sys.path.insert(0, str(HELPERS))
 
 from saying import PROMPT, SMALL, distance, forward  # noqa: E402
