@@ -53,7 +53,8 @@ def main(arguments: Sequence[str]) -> int:
     if what == "list":
         return show(matrix, Results(WORKING), words)
     if what == "gpu":
-        take_over(matrix, Results(RECORDED), *words)
+        path, day, revision = words
+        take_over(matrix, Results(RECORDED), path, day=day, commit=revision)
     if what == "run":
         code = run(matrix, Results(WORKING), words, fresh=given.fresh)
     if what == "record" or given.record:
@@ -157,7 +158,7 @@ def record(matrix: Matrix, working: Results, recorded: Results) -> None:
     recorded.take_over(working, names)
 
 
-def take_over(matrix: Matrix, recorded: Results, path: str, day: str, commit: str) -> None:
+def take_over(matrix: Matrix, recorded: Results, path: str, *, day: str, commit: str) -> None:
     """Record what a run on GPUs gave, of the cells that were part of it."""
     for cell in matrix.cells:
         result = matrix_gpu.taken(Path(path), cell, day=day, commit=commit) if cell.tier == "gpu" else None
