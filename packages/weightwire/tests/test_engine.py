@@ -17,7 +17,7 @@ from weightwire.messages import CachePolicy, PauseMode, RoundMode, TransferPlan
 from weightwire.states import EngineState
 from weightwire.tensors import PackGeometry
 
-SOON = Deadline.after(5.0)
+SOON = Deadline.after(600.0)  # of the whole suite, of which these tests are a part
 
 
 @pytest.fixture(params=[True, False], ids=["keeps a version", "keeps none"])
