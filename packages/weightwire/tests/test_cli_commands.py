@@ -203,7 +203,7 @@ def test_push_of_something_that_is_no_directory_is_refused(world, tmp_path, caps
 
 def test_the_same_engine_twice_is_refused(world, checkpoint, capsys):
     assert run(["push", checkpoint, URLS[0], URLS[0]]) == 2
-    assert "none twice" in capsys.readouterr().err
+    assert "mean one engine" in capsys.readouterr().err
 
 
 def test_a_manifest_that_is_refused_leaves_with_6_and_nothing_changed(world, checkpoint, monkeypatch, capsys):

@@ -225,7 +225,7 @@ def test_a_proxy_of_the_environment_is_not_asked_for_loopback(monkeypatch):
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "", "http://"])
 def test_what_is_no_address_is_refused_at_once(url):
-    with pytest.raises(ConfigurationError, match="no address"):
+    with pytest.raises(ConfigurationError, match="no address of an engine"):
         Http(url, Options())
 
 

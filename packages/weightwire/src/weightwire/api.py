@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from weightwire import discovery, negotiate, settings
+from weightwire import addresses, discovery, negotiate, settings
 from weightwire.backend import SenderBackend
 from weightwire.deadlines import Deadline
 from weightwire.engine import Engine
 from weightwire.engines import Engines
-from weightwire.errors import ConfigurationError, WeightwireError
+from weightwire.errors import WeightwireError
 from weightwire.follower import FollowerBackend
 from weightwire.http import Http
 from weightwire.messages import EngineInfo
@@ -43,7 +43,7 @@ def connect(
     registry = discovery.plugins().registry
     try:
         source = negotiate.weight_source(registry, model, chosen)
-        backend = _backend(registry, _urls(target), source.ranks.rank, chosen)
+        backend = _backend(registry, addresses.all_checked(target), source.ranks.rank, chosen)
         session = Session(backend, source, chosen, plugins=plugins)
         _open(session)
     except WeightwireError as error:
@@ -83,7 +83,7 @@ def recover(
     """
     chosen = resolve(options)
     deadline = Deadline.after(chosen.timeout)
-    backend = _sender(discovery.plugins().registry, _urls(target), chosen)
+    backend = _sender(discovery.plugins().registry, addresses.all_checked(target), chosen)
     try:
         found = backend.weightwire_connect(deadline)
         backend.weightwire_recover(deadline)
@@ -119,16 +119,6 @@ def _sender(registry: Registry, urls: Sequence[str], options: Options) -> Sender
     deadline = Deadline.after(options.timeout)
     engines = Engines([make_engine(url, deadline) for url in urls], make_engine)
     return SenderBackend(engines, lambda infos: negotiate.data_plane(registry, infos, options), options)
-
-
-def _urls(target: str | Sequence[str]) -> tuple[str, ...]:
-    urls = (target,) if isinstance(target, str) else tuple(target)
-    if not urls or len(set(urls)) != len(urls):
-        raise ConfigurationError(
-            f"The engines are {list(urls)!r}; at least one address is needed, and none twice.",
-            hint="weightwire.connect('http://127.0.0.1:8000', model)",
-        )
-    return urls
 
 
 def _mention_broken_plugins(error: WeightwireError) -> None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from weightwire import addresses
 from weightwire.calls import Call
 from weightwire.deadlines import Deadline
 from weightwire.engine import Engine
@@ -112,7 +113,8 @@ class Engines:
             StateError: there is one with that address, or the engine can't take an update.
             WeightwireError: it can't be reached or used; it was not touched.
         """
-        if any(member.url == url.rstrip("/") for member in self.members):
+        url = addresses.checked(url)
+        if any(addresses.same(member.url, url) for member in self.members):
             raise StateError(f"{url} is an engine of this session already.", hint="session.recover() takes it back")
         engine = self._make(url, deadline)
         try:

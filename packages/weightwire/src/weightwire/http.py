@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
+from weightwire import addresses
 from weightwire.calls import Call
 from weightwire.deadlines import Deadline
-from weightwire.errors import ConfigurationError
 from weightwire.exchange import Reply, Request
 from weightwire.options import Options
 
@@ -30,9 +29,9 @@ class Http:
         """Check *url*; connect later.
 
         Raises:
-            ConfigurationError: it is no http or https URL.
+            ConfigurationError: it is no address of an engine.
         """
-        self.url = _checked(url)
+        self.url = addresses.checked(url)
         self._options = options
 
     def get(self, path: str, deadline: Deadline, params: Mapping[str, str] | None = None) -> Reply:
@@ -78,13 +77,3 @@ class Http:
         connections = self._connections
         request = Request(method=method, url=self.url + path, params=params, body=body)
         return Call(lambda: connections.exchange(request, deadline), doing=request.doing)
-
-
-def _checked(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ConfigurationError(
-            f"{url!r} is no address of an engine; it should read like http://127.0.0.1:8000.",
-            hint="begin it with http:// or https://",
-        )
-    return url.rstrip("/")

@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from weightwire import api
+from weightwire.addresses import shown
 from weightwire.cli.commands import command
 from weightwire.cli.exit_codes import ExitCode
 from weightwire.cli.failures import Failure, failure
@@ -26,7 +27,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """One engine's row: what it is, or why that is not known.
 
     Attributes:
-        url: its address, as it was given.
+        url: its address, as it was given, but for a password.
         info: what it is and how it stands.
         error: why nothing is known of it.
     """
@@ -62,9 +63,9 @@ def status(
 
 def _ask(url: str, options: Options) -> EngineStatus:
     try:
-        return EngineStatus(url=url, info=api.inspect(url, options))
+        return EngineStatus(url=shown(url), info=api.inspect(url, options))
     except WeightwireError as error:
-        return EngineStatus(url=url, error=failure(error.at(engine=url)))
+        return EngineStatus(url=shown(url), error=failure(error.at(engine=shown(url))))
 
 
 def _code(rows: Sequence[EngineStatus]) -> int:
