@@ -4,6 +4,7 @@ import contextlib
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -268,3 +269,42 @@ def test_a_call_that_was_given_up_is_taken_off_the_wire():
             threading.Event().wait(0.01)
 
     assert isinstance(ends[0], ConnectionResetError)
+
+
+def plain(connection: socket.socket, request: bytes) -> bool:
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    return False
+
+
+def test_https_to_a_port_that_speaks_http_says_what_to_type():
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            plain(connection, b"")
+
+    threading.Thread(target=answer, daemon=True).start()
+    with listener, pytest.raises(EngineUnreachable) as caught:
+        Http(f"https://127.0.0.1:{listener.getsockname()[1]}", Options()).get("/version", Deadline.after(5))
+    assert "http://" in caught.value.hint
+
+
+def test_a_host_that_no_resolver_takes_is_a_wrong_address():
+    with pytest.raises(ConfigurationError, match="can't be sent"):
+        Http("http://*", Options()).get("/version", Deadline.after(5))
+
+
+def test_a_file_of_certificates_that_is_not_there_is_a_wrong_option():
+    with pytest.raises(ConfigurationError, match="nowhere") as caught:
+        Http("https://127.0.0.1:1", Options(tls_ca="/nowhere")).get("/version", Deadline.after(5))
+    assert "tls_ca" in caught.value.hint
+
+
+def test_a_header_that_can_not_be_sent_is_never_printed():
+    options = Options(headers={"Authorization": f"sk-{120 + 3}\n"})
+    with wire_server(well) as server, pytest.raises(ConfigurationError) as caught:
+        Http(server.url, options).get("/version", Deadline.after(5))
+    assert "sk-123" not in "".join(traceback.format_exception(caught.value))
+    assert server.requests == []

@@ -77,3 +77,9 @@ def test_an_engine_that_can_not_be_flushed_is_told_in_its_own_words(world):
 def test_engines_must_be_named_once_each(world, target):
     with pytest.raises(ConfigurationError, match=r"at least one address|mean one engine"):
         weightwire.recover(target, world.options)
+
+
+@pytest.mark.parametrize("options", [5, "timeout=3", [("timeout", 8)]])
+def test_options_that_are_none_are_refused(options):
+    with pytest.raises(ConfigurationError, match=r"weightwire\.Options or a mapping"):
+        weightwire.recover(URLS[0], options)

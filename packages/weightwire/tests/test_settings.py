@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import msgspec
 import pytest
 from weightwire.errors import ConfigurationError
 from weightwire.options import Options
-from weightwire.settings import load
+from weightwire.settings import load, validated
 
 
 def put(directory: Path, *, own: str = "", project: str = "") -> None:
@@ -195,3 +197,59 @@ def test_only_a_table_of_our_own_counts_in_pyproject(tmp_path: Path, text: str) 
         assert "must be a table" in refusal(tmp_path).message
     else:
         assert load({}, environ={}, directory=tmp_path) == Options()
+
+
+# Headers, and options that were put together by hand
+
+
+@pytest.mark.parametrize("given", [{"Authorization": "sk-123\n"}, {"sk-123 x": "y"}, {"X": 1}, ["sk-123"]])
+def test_headers_that_can_not_be_sent_are_refused_wherever_they_stand_and_not_shown(
+    tmp_path: Path, given: object
+) -> None:
+    refusals = [refusal(tmp_path, headers=given), refusal(tmp_path, {"WEIGHTWIRE_HEADERS": json.dumps(given)})]
+    with pytest.raises(ConfigurationError) as caught:
+        validated(Options(headers=given))  # type: ignore[arg-type]
+    for error in (*refusals, caught.value):
+        assert "sk-123" not in str(error)
+        assert "headers" in error.message.lower()
+
+
+@pytest.mark.parametrize("timeout", [1e300, 2_000_001, 0, -1, math.nan, math.inf])
+def test_a_time_that_no_wait_can_last_is_refused(tmp_path: Path, timeout: float) -> None:
+    assert "above 0, finite, and at most 2000000" in refusal(tmp_path, timeout=timeout).message
+
+
+@pytest.mark.parametrize("key", [5, None, ("timeout",)])
+def test_a_key_that_is_no_text_is_refused(tmp_path: Path, key: object) -> None:
+    with pytest.raises(ConfigurationError, match="There is no option"):
+        load({key: 1}, environ={}, directory=tmp_path)  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("timeout", 0.0),
+        ("timeout", math.nan),
+        ("timeout", 1e300),
+        ("timeout", "8"),
+        ("timeout", None),
+        ("num_buckets", 0),
+        ("bucket_bytes", -5),
+        ("bucket_bytes", "x"),
+        ("headers", None),
+        ("port", 70000),
+        ("port", "x"),
+        ("dtype", "nope"),
+        ("packed", "no"),
+        ("expected", 5),
+    ],
+)
+def test_options_put_together_by_hand_are_held_to_the_same_rules(key: str, value: object) -> None:
+    with pytest.raises(ConfigurationError, match=f"{key} in the Options given"):
+        validated(Options(**{key: value}))  # type: ignore[arg-type]
+
+
+def test_options_that_are_fine_stay_as_they_are() -> None:
+    options = Options(timeout=8, headers={"X": "1"}, packed=None, port=-1)
+    assert validated(options) == options
+    assert isinstance(validated(options).timeout, float)

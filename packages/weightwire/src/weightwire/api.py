@@ -11,7 +11,7 @@ from weightwire.backend import SenderBackend
 from weightwire.deadlines import Deadline
 from weightwire.engine import Engine
 from weightwire.engines import Engines
-from weightwire.errors import WeightwireError
+from weightwire.errors import ConfigurationError, WeightwireError
 from weightwire.follower import FollowerBackend
 from weightwire.http import Http
 from weightwire.messages import EngineInfo
@@ -95,7 +95,12 @@ def recover(
 def resolve(options: Options | Mapping[str, object] | None) -> Options:
     """Complete options as they are; anything less is completed from the environment and the working directory."""
     if isinstance(options, Options):
-        return options
+        return settings.validated(options)
+    if not isinstance(options, Mapping | None):
+        raise ConfigurationError(
+            f"The options are a {type(options).__name__}; weightwire.Options or a mapping is expected.",
+            hint="weightwire.connect(url, model, {'timeout': 60})",
+        )
     return settings.load(options or {}, environ=os.environ, directory=Path.cwd())
 
 

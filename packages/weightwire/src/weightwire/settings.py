@@ -8,7 +8,6 @@ no option has is an error wherever it stands: a misspelt time-out that is ignore
 from __future__ import annotations
 
 import json
-import math
 import os
 import tomllib
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from typing import NamedTuple, get_args, get_type_hints
 
 import msgspec
 
+from weightwire import headers
 from weightwire.errors import ConfigurationError
 from weightwire.options import Options
 from weightwire.wording import closest
@@ -29,6 +29,7 @@ RESERVED = frozenset({CONFIG, "WEIGHTWIRE_PLUGINS"})
 """Variables with our prefix that set no option."""
 
 _LAST_PORT = 65535
+_LONGEST = 2_000_000
 _TYPES: dict[str, object] = get_type_hints(Options)
 _WORDS: dict[object, str] = {
     bool: "true or false (1 or 0)",
@@ -46,7 +47,10 @@ class _Limit(NamedTuple):
 
 
 _LIMITS = {
-    "timeout": _Limit("a number of seconds above 0, and finite", lambda seconds: 0 < seconds < math.inf),
+    "timeout": _Limit(
+        f"a number of seconds above 0, finite, and at most {_LONGEST} (three weeks)",
+        lambda seconds: 0 < seconds <= _LONGEST,
+    ),
     "bucket_bytes": _Limit("at least 0", lambda size: size >= 0),
     "num_buckets": _Limit("at least 1", lambda count: count >= 1),
     "port": _Limit("0 to 65535, or -1 for none", lambda port: -1 <= port <= _LAST_PORT),
@@ -91,6 +95,19 @@ def load(overrides: Mapping[str, object], *, environ: Mapping[str, str], directo
     for layer in layers:
         chosen |= {key: _typed(layer, key, value) for key, value in layer.values.items()}
     return msgspec.convert(chosen, Options)
+
+
+def validated(options: Options) -> Options:
+    """Check complete options as those from anywhere else are checked: the struct itself takes anything.
+
+    Returns:
+        The same options, typed.
+
+    Raises:
+        ConfigurationError: a value is wrong.
+    """
+    layer = _Layer(msgspec.structs.asdict(options), lambda key: f"{key} in the Options given")
+    return msgspec.convert({key: _typed(layer, key, value) for key, value in layer.values.items()}, Options)
 
 
 def _variable(key: str) -> str:
@@ -140,7 +157,7 @@ def _read(path: Path) -> dict[str, object]:
 def _typed(layer: _Layer, key: str, value: object) -> object:
     """Convert one value to its option's type."""
     if key not in _TYPES:
-        raise _unknown(layer.where(key), key)
+        raise _unknown(layer.where(str(key)), str(key))
     kind, found = _TYPES[key], value
     if key == "headers" and isinstance(value, str):
         found = _headers(value)
@@ -152,6 +169,8 @@ def _typed(layer: _Layer, key: str, value: object) -> object:
         raise _wrong(layer.where(key), shown, _in_words(kind)) from error
     if limit and isinstance(typed, int | float) and not limit.fits(typed):
         raise _wrong(layer.where(key), shown, limit.words)
+    if key == "headers" and isinstance(typed, dict):
+        headers.check(typed, layer.where(key))
     return typed
 
 

@@ -18,7 +18,7 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from weightwire.deadlines import Deadline
-from weightwire.errors import EngineUnreachable, GarbledReply
+from weightwire.errors import ConfigurationError, EngineUnreachable, GarbledReply, WeightwireError
 from weightwire.exchange import Reply, Request
 from weightwire.options import Options
 
@@ -28,6 +28,9 @@ IDLE_SECONDS = 2.0
 SERVER_ERROR = 500
 """From this status on a connection is not used again: where an exception made the answer, uvicorn closes it a little
 later without saying so, and the next POST would be reset (seen with vLLM 0.32.0)."""
+
+_PLAIN_HTTP = ("wrong_version_number", "wrong version number", "record layer failure", "packet length too long")
+"""How OpenSSL's releases call an answer in plain HTTP."""
 
 LARGEST_REPLY = 64 * 1024 * 1024
 """Bytes after which an answer is no answer."""
@@ -63,14 +66,16 @@ class Connections:
         Raises:
             EngineUnreachable: nothing answers, or the connection was cut.
             DeadlineExceeded: no whole answer in time.
+            ConfigurationError: the address or an option is such that nothing could be sent.
             GarbledReply: the answer is endless.
         """
         session = self._take()
         try:
             reply = _exchange(session, request, deadline)
-        except requests.RequestException as error:
+        except OSError as error:  # the base of all that requests raises, and of a file that it can't read
             session.close()
-            raise self._trouble(request, deadline, error) from error
+            tells = isinstance(error, requests.exceptions.InvalidHeader)  # its text holds the header's value
+            raise self._trouble(request, deadline, error) from (None if tells else error)
         except BaseException:
             session.close()
             raise
@@ -84,12 +89,13 @@ class Connections:
         for _, session in idle:
             session.close()
 
-    def _trouble(self, request: Request, deadline: Deadline, error: requests.RequestException) -> Exception:
+    def _trouble(self, request: Request, deadline: Deadline, error: OSError) -> WeightwireError:
+        if not isinstance(error, requests.RequestException) or isinstance(error, ValueError):
+            return _never_sent(request, error).at(engine=self._engine)
         if deadline.expired:
             return deadline.exceeded(request.doing).at(engine=self._engine)
         return EngineUnreachable(
-            f"{request.method} {request.url} got no whole answer: {_cause(error)}.",
-            hint="is the server up, and is this its address? `curl URL/version` shows what a vLLM answers",
+            f"{request.method} {request.url} got no whole answer: {_cause(error)}.", hint=_advice(error)
         ).at(engine=self._engine)
 
     def _take(self) -> requests.Session:
@@ -140,6 +146,23 @@ def _read(response: requests.Response, deadline: Deadline) -> bytes:
         if len(body) > LARGEST_REPLY:
             raise GarbledReply(f"{response.url} answers more than {LARGEST_REPLY} bytes; a control call never does.")
     return bytes(body)
+
+
+def _never_sent(request: Request, error: OSError) -> ConfigurationError:
+    """The error for a call that never left: requests' errors about arguments are ValueErrors too."""
+    if isinstance(error, requests.exceptions.InvalidHeader):
+        return ConfigurationError("A header can't be sent (not shown, it may hold a secret).", hint="mend `headers`")
+    return ConfigurationError(
+        f"{request.method} {request.url} can't be sent: {error}.", hint="check the address, and the option `tls_ca`"
+    )
+
+
+def _advice(error: requests.RequestException) -> str:
+    if isinstance(error, requests.exceptions.SSLError):
+        if any(words in str(error).lower() for words in _PLAIN_HTTP):
+            return "the server speaks no TLS: use http:// instead of https://"
+        return "name the file with its certificates in the option `tls_ca` (WEIGHTWIRE_TLS_CA)"
+    return "is the server up, and is this its address? `curl URL/version` shows what a vLLM answers"
 
 
 def _cause(error: BaseException) -> str:
