@@ -274,6 +274,53 @@ def test_a_tensor_whose_bytes_do_not_fit_its_shape_is_refused(tmp_path: Path, of
     assert "is damaged: x" in refusal(tmp_path).message
 
 
+def test_a_shape_below_nothing_is_refused(tmp_path: Path) -> None:
+    header = {"x": {"dtype": "F32", "shape": [-1, -2], "data_offsets": (0, 8)}}
+    write_raw(tmp_path / "model.safetensors", json.dumps(header).encode(), bytes(8))
+    assert "is damaged: x" in refusal(tmp_path).message
+
+
+@pytest.mark.parametrize(
+    ("spans", "size", "said"),
+    [
+        ([(0, 4), (0, 4)], 4, "y overlaps x"),
+        ([(0, 4), (2, 6)], 6, "y overlaps x"),
+        ([(0, 4), (8, 12)], 12, "y leaves a gap behind x"),
+        ([(4, 8), (8, 12)], 12, "x leaves a gap behind the header"),
+        ([(0, 4), (4, 8)], 108, "100 bytes stand behind the last tensor"),
+    ],
+)
+def test_tensors_that_do_not_follow_each_other_to_the_last_byte_are_refused(
+    tmp_path: Path, spans: list[tuple[int, int]], size: int, said: str
+) -> None:
+    header = {
+        name: {"dtype": "F32", "shape": [1], "data_offsets": span} for name, span in zip("xy", spans, strict=True)
+    }
+    write_raw(tmp_path / "model.safetensors", json.dumps(header).encode(), bytes(size))
+    assert said in refusal(tmp_path).message
+
+
+def test_tensors_without_elements_take_no_bytes_wherever_they_stand(tmp_path: Path) -> None:
+    write(tmp_path / "model.safetensors", {"z": ("F32", (0,)), "x": ("F32", (1,)), "a": ("F32", (2, 0))})
+    assert len(read_index(tmp_path).tensors) == 3
+
+
+@pytest.mark.parametrize("file", ["adapter_model.safetensors", "adapter_model.bin"])
+def test_an_adapter_alone_is_refused_with_the_way_to_merge_it(tmp_path: Path, file: str) -> None:
+    write(tmp_path / file, {"base_model.model.x.lora_A.weight": ("F32", (2, 2))})
+    (tmp_path / "adapter_config.json").write_text("{}")
+    for path in {tmp_path, tmp_path / file} - {tmp_path / "adapter_model.bin"}:
+        error = refusal(path)
+        assert "only an adapter" in error.message
+        assert "merge_and_unload" in error.hint
+
+
+def test_an_adapter_beside_a_model_is_passed_over(tmp_path: Path) -> None:
+    write(tmp_path / "adapter_model.safetensors", {"x.lora_A.weight": ("F32", (1,))})
+    write(tmp_path / "weights.safetensors", {"x": ("F32", (1,))})
+    assert read_index(tmp_path).files == {"x": "weights.safetensors"}
+
+
 def test_a_checkpoint_without_tensors_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "model.safetensors", {})
     assert "holds no tensors" in refusal(tmp_path).message

@@ -13,6 +13,8 @@ from weightwire.wording import some
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_ADAPTER = "adapter_model.safetensors"
+_ADAPTER_CONFIG = "adapter_config.json"
 _SHARD = re.compile(r".*-\d+-of-\d+\.safetensors")
 _PICKLES = (".bin", ".pt", ".pth")
 _CONVERT = "convert it: AutoModelForCausalLM.from_pretrained(SOURCE).save_pretrained(TARGET) writes safetensors"
@@ -43,6 +45,8 @@ def find_source(path: Path) -> Path:
         )
     if path.is_dir():
         return _find_in_directory(path)
+    if path.name == _ADAPTER:
+        raise _only_an_adapter(path)
     if not path.name.endswith((".safetensors", ".safetensors.index.json")):
         raise ConfigurationError(
             f"{path} is no checkpoint: expected a directory, a *.safetensors file or a *.safetensors.index.json.",
@@ -54,7 +58,7 @@ def find_source(path: Path) -> Path:
 def _find_in_directory(directory: Path) -> Path:
     names = sorted(file.name for file in directory.iterdir() if file.is_file())
     indexes = [name for name in names if name.endswith(".safetensors.index.json")]
-    data = [name for name in names if name.endswith(".safetensors")]
+    data = [name for name in names if name.endswith(".safetensors") and name != _ADAPTER]
     if _INDEX in indexes or len(indexes) == 1:
         index = _INDEX if _INDEX in indexes else indexes[0]
         _refuse_two_checkpoints(directory, index, data)
@@ -82,6 +86,8 @@ def _refuse_two_checkpoints(directory: Path, index: str, data: list[str]) -> Non
 
 
 def _nothing_usable(directory: Path, names: list[str], candidates: list[str]) -> ConfigurationError:
+    if not candidates and {_ADAPTER, _ADAPTER_CONFIG} & set(names):
+        return _only_an_adapter(directory)
     if candidates:
         return ConfigurationError(
             f"{directory} holds {len(candidates)} checkpoints ({some(candidates)}).",
@@ -92,6 +98,14 @@ def _nothing_usable(directory: Path, names: list[str], candidates: list[str]) ->
     return ConfigurationError(
         f"{directory} holds no *.safetensors file; found {found}.",
         hint=_CONVERT if pickles else "check the path; a checkpoint directory holds config.json and *.safetensors",
+    )
+
+
+def _only_an_adapter(path: Path) -> ConfigurationError:
+    return ConfigurationError(
+        f"{path} holds only an adapter (LoRA, or another kind of PEFT), not the weights of a model.",
+        hint="merge it: AutoPeftModelForCausalLM.from_pretrained(ADAPTER).merge_and_unload().save_pretrained(TARGET), "
+        "and push TARGET; or give the PEFT model itself to weightwire.connect(), which merges as it sends",
     )
 
 

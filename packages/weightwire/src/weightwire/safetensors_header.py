@@ -6,6 +6,7 @@ Read by hand, because the core stays without torch and numpy, and the format is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -67,7 +68,7 @@ def read_header(path: Path) -> tuple[Stored, ...]:
         Its tensors, in the order in which their bytes lie.
 
     Raises:
-        ConfigurationError: the file can't be read, is truncated, or is not a safetensors file.
+        ConfigurationError: the file can't be read, is truncated or damaged, or is not a safetensors file.
     """
     try:
         size = path.stat().st_size
@@ -76,11 +77,25 @@ def read_header(path: Path) -> tuple[Stored, ...]:
     except OSError as error:
         raise ConfigurationError(f"{path} can't be read: {error.strerror or error}.") from error
     data_start = _LENGTH_BYTES + len(header)
-    stored = sorted((_stored(path, data_start, *item) for item in _entries(path, header)), key=lambda s: s.start)
-    end = max((s.stop for s in stored), default=data_start)
+    entries = (_stored(path, data_start, *item) for item in _entries(path, header))
+    stored = tuple(sorted(entries, key=lambda one: (one.start, one.stop)))
+    _refuse_holes(path, stored, data_start)
+    end = stored[-1].stop if stored else data_start
     if end > size:
         raise _truncated(path, f"its header promises {end} bytes in all", size)
-    return tuple(stored)
+    if end < size:
+        raise _damaged(path, f"{size - end} bytes stand behind the last tensor, which ends at {end}")
+    return stored
+
+
+def _refuse_holes(path: Path, stored: Sequence[Stored], data_start: int) -> None:
+    """Refuse tensors that don't follow each other byte by byte, as the format says and its own reader demands."""
+    at, before = data_start, "the header"
+    for one in stored:
+        if one.start != at:
+            how = "overlaps" if one.start < at else "leaves a gap behind"
+            raise _damaged(path, f"{one.meta.name} {how} {before}: it begins at byte {one.start} instead of {at}")
+        at, before = one.stop, one.meta.name
 
 
 def _header_bytes(path: Path, file: BinaryIO, size: int) -> bytes:
@@ -116,13 +131,17 @@ def _stored(path: Path, data_start: int, name: str, entry: _Entry) -> Stored:
         )
     meta = TensorMeta(name, DTYPES[entry.dtype], entry.shape)
     start, stop = entry.data_offsets
-    if stop - start != meta.nbytes or start < 0:
-        raise ConfigurationError(
-            f"{path} is damaged: {name} ({meta.dtype}, {list(meta.shape)}) takes {meta.nbytes} bytes, but its header "
-            f"gives it {start} to {stop}.",
-            hint="download the file again",
+    if stop - start != meta.nbytes or start < 0 or min(meta.shape, default=0) < 0:
+        raise _damaged(
+            path,
+            f"{name} ({meta.dtype}, {list(meta.shape)}) takes {meta.nbytes} bytes, but its header gives it "
+            f"{start} to {stop}",
         )
     return Stored(meta, data_start + start, data_start + stop)
+
+
+def _damaged(path: Path, how: str) -> ConfigurationError:
+    return ConfigurationError(f"{path} is damaged: {how}.", hint="download or copy the file again")
 
 
 def _truncated(path: Path, promise: str, size: int) -> ConfigurationError:
