@@ -5,6 +5,7 @@ import pytest
 from weightwire import hookimpl
 from weightwire.errors import (
     ChannelError,
+    ConfigurationError,
     DeadlineExceeded,
     EngineRefused,
     EngineUnreachable,
@@ -478,3 +479,14 @@ def test_a_plugin_that_does_not_fit_the_hooks_is_refused_when_it_is_given(world,
 
     with pytest.raises(PluginError):
         world.session()
+
+
+@pytest.mark.parametrize(
+    "refused", [{"version": ""}, {"version": "weightwire:x"}, {"version": 1, "pause": "x"}, {"version": 1, "cache": 0}]
+)
+def test_an_order_that_can_not_be_taken_is_refused_before_anything_is_touched(world, refused):
+    session = world.open()
+    with pytest.raises(ConfigurationError):
+        session.push(**refused)
+    assert world.log == []
+    assert session.push(1).version == "1"

@@ -11,7 +11,8 @@ from weightwire.errors import UpdateFailed
 from weightwire.follower import FollowerBackend
 from weightwire.gathering import InStep
 from weightwire.messages import ChannelInfo, EngineInfo, Receipt, TransferPlan, TransferStats, Window
-from weightwire.rounds import Ending, Order
+from weightwire.orders import Order
+from weightwire.rounds import Ending
 from weightwire.standing import Common
 from weightwire.states import EngineState, SessionState
 

@@ -15,7 +15,8 @@ from weightwire.errors import StateError
 from weightwire.led_round import LedRound, working_time
 from weightwire.messages import EngineInfo, Receipt, TransferPlan
 from weightwire.opening import Opening
-from weightwire.rounds import Ending, Order
+from weightwire.orders import Order
+from weightwire.rounds import Ending
 from weightwire.standing import Common
 from weightwire.states import EngineState
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from weightwire.deadlines import Deadline
 from weightwire.errors import WeightwireError
 from weightwire.lifecycle import Lifecycle
-from weightwire.messages import CachePolicy, PauseMode, Receipt, RoundMode, TransferPlan, TransferStats
+from weightwire.messages import Receipt, RoundMode, TransferPlan, TransferStats
 from weightwire.planes import WeightSource
 
 
@@ -19,15 +19,6 @@ class Tell(Protocol):
 
     def __call__(self, phase: str, *, seconds: float, error: str) -> None:
         """Take note of its name, how long it took, and what went wrong in it ("" for nothing)."""
-
-
-@dataclass(frozen=True)
-class Order:
-    """What a push was asked to do."""
-
-    version: str
-    pause: PauseMode
-    cache: CachePolicy
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,14 @@ from weightwire.follower import FollowerBackend
 from weightwire.following import Follower
 from weightwire.leading import Leader
 from weightwire.lifecycle import Lifecycle
-from weightwire.messages import CachePolicy, EngineInfo, PauseMode, Receipt
+from weightwire.messages import EngineInfo, Receipt
 from weightwire.options import Options
+from weightwire.orders import Order
 from weightwire.planes import WeightSource
-from weightwire.rounds import Ending, Order
+from weightwire.rounds import Ending
 from weightwire.standing import Common, Standing
 from weightwire.states import EngineState, SessionState
+from weightwire.turns import Turns, in_turn
 
 log = logging.getLogger(__name__)
 _sessions = itertools.count()
@@ -33,7 +35,11 @@ CLOSE_SECONDS = 10.0
 
 
 class Session:
-    """Moves one model's weights into a set of engines. Made by :func:`weightwire.connect`; not thread-safe."""
+    """Moves one model's weights into a set of engines. Made by :func:`weightwire.connect`.
+
+    It is for one thread at a time: a call from another one, while a call is under way, raises ``StateError`` and does
+    nothing.
+    """
 
     def __init__(
         self,
@@ -51,6 +57,7 @@ class Session:
         common = Common(lifecycle, self._standing, agreement, source, options)
         self._part = _part(backend, common)
         self._ending: Ending | None = None
+        self.turns = Turns()
         self._process = os.getpid()
 
     def __enter__(self) -> Self:
@@ -78,6 +85,7 @@ class Session:
         """The state each engine is in, by URL, the lost ones included; empty on ranks other than the sender."""
         return self._part.engine_states()
 
+    @in_turn
     def open(self) -> None:
         """Probe the engines, check what will be sent against what they expect, and open the channel.
 
@@ -86,6 +94,7 @@ class Session:
         """
         self._part.open(self._deadline())
 
+    @in_turn
     def push(
         self,
         version: str | int,
@@ -100,7 +109,8 @@ class Session:
         is lost is opened anew; an engine that is lost is left out, and named in the log and in :attr:`engine_states`.
 
         Args:
-            version: what the engines should call these weights; it may go back (a resumed trainer).
+            version: what the engines should call these weights: a whole number, or a text of up to 200 printable
+                characters; it may go back (a resumed trainer).
             pause: what happens to requests in flight: continued with the new weights (``keep``), finished first
                 (``wait``), or ended (``abort``).
             cache: drop the KV and prefix caches (``reset``), or keep what older weights computed (``keep``).
@@ -111,15 +121,16 @@ class Session:
             ManifestError, CompatibilityError, ConfigurationError: refused before anything was changed.
             UpdateFailed: the round failed; ``engine_states`` says what each engine is left with. A torn engine stays
                 paused, and the next push mends it.
-            StateError: the session is closed, or an engine can't take an update.
+            StateError: the session is closed, an engine can't take an update, or another thread is in a call.
             EngineUnreachable: no engine answers.
         """
         self._refuse_closed()
+        order = Order.of(version, pause=pause, cache=cache)
         self.wait()
-        order = Order(str(version), PauseMode(pause), CachePolicy(cache))
         self._ending = ending = self._part.push(order, self._deadline())
         return (self.wait() or ending.early) if wait else ending.early
 
+    @in_turn
     def wait(self) -> Receipt | None:
         """Collect the end of a ``push(wait=False)``; None where there is none. Raises what that push would have."""
         if self._ending is None:
@@ -132,6 +143,7 @@ class Session:
         self._ending = None  # not after a Ctrl-C: the phases go on, and the next call collects them
         return receipt
 
+    @in_turn
     def add(self, url: str) -> None:
         """Take one more engine into the session: a server that was started later than the others.
 
@@ -151,6 +163,7 @@ class Session:
         self.wait()
         self._part.add(url, self._deadline())
 
+    @in_turn
     def recover(self) -> None:
         """Take lost engines back that were restarted, flush torn ones, and rebuild the channel.
 
@@ -163,6 +176,7 @@ class Session:
         self._refuse_closed()
         self._part.recover(self._deadline())
 
+    @in_turn
     def close(self) -> None:
         """Leave the group and drop every connection. Idempotent, and never raises for an engine that is gone."""
         if self.state is SessionState.CLOSED or self._process != os.getpid():
