@@ -128,7 +128,7 @@ def test_a_line_holds_all_of_a_round():
 def test_the_table_fits_into_80_columns():
     phases = dict.fromkeys(("pause", "begin", "transfer", "commit", "verify", "resume"), 0.1234)
     console = Console(file=io.StringIO(), width=80)
-    console.print(showing.table([a_round(phases=phases)]))
+    console.print(showing.table([a_round(phases={"preflight": 0.1, **phases})]))
     title, heads, row = console.file.getvalue().splitlines()
     assert heads.split() == ["version", "loss", "bytes", *phases, "before", "after"]
     assert row.split() == ["12", "1.500", "1.5", "KiB", *["123.4"] * 6, "3.00", "1e-06"]

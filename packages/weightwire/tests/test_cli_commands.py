@@ -117,7 +117,7 @@ def shown(capsys):
 def test_push_brings_the_checkpoint_and_shows_the_phases(world, checkpoint, capsys):
     assert run(["push", checkpoint, *URLS]) == 0
     out, err = capsys.readouterr()
-    phases = ["pause", "begin", "transfer", "commit", "verify", "resume"]
+    phases = ["preflight", "pause", "begin", "transfer", "commit", "verify", "resume"]
     assert [line.split()[0] for line in out.splitlines()[:-1]] == phases
     assert out.splitlines()[-1].startswith("2 engines now serve step-7: 48 B in ")
     assert err.startswith(f"warning: The model that {URLS[0]}, {URLS[1]} serves is not on this machine")

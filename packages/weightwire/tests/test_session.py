@@ -61,7 +61,7 @@ def test_a_direct_round_runs_its_phases_in_order(world):
     assert without_order(world.log, "update") == without_order(DIRECT_ROUND, "update")
     assert world.log.index("begin") < world.log.index("update") < world.log.index("finish")
     assert (receipt.version, receipt.committed, receipt.engines) == ("7", True, ("http://e0",))
-    assert list(receipt.phases) == ["pause", "begin", "transfer", "commit", "verify", "resume"]
+    assert list(receipt.phases) == ["preflight", "pause", "begin", "transfer", "commit", "verify", "resume"]
     assert session.state is SessionState.READY
 
 
@@ -77,6 +77,21 @@ def test_the_metrics_of_a_receipt_are_flat_floats(world):
             if k.endswith("_s") and k not in {"weightwire/total_s", "weightwire/bytes_per_s"}
         )
     )
+
+
+def test_what_comes_before_the_pause_is_in_the_receipt(world):
+    session = world.open()
+    shown, spent = world.source.shown, threading.Event()
+
+    def slowly():
+        spent.wait(0.05)
+        return shown
+
+    world.source.manifest = slowly
+    receipt = session.push(1)
+
+    assert receipt.phases["preflight"] >= 0.05
+    assert receipt.metrics()["weightwire/preflight_s"] == receipt.phases["preflight"]
 
 
 def test_a_version_may_go_back(world):
@@ -410,7 +425,7 @@ def test_an_observer_is_told_of_every_phase_and_state(world):
 
     world.open().push(1)
 
-    assert observer.phases == ["pause", "begin", "transfer", "commit", "verify", "resume"]
+    assert observer.phases == ["preflight", "pause", "begin", "transfer", "commit", "verify", "resume"]
     assert observer.states == ["connected", "ready", "updating", "ready"]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from weightwire.expected import Expected
 
 _FLOATS = frozenset({"float32", "bfloat16", "float16"})
+_SEVERAL = 2
 
 
 def on_the_wire(
@@ -28,18 +29,20 @@ def on_the_wire(
     if options.dtype == "refuse" or len(targets) != 1 or not targets <= _FLOATS:
         return manifest
     (target,) = targets
-    tensors = tuple(_cast(tensor, target, expected) for tensor in manifest.tensors)
+    kept = _kept(expected)
+    tensors = tuple(_cast(tensor, target, kept) for tensor in manifest.tensors)
     return manifest if tensors == manifest.tensors else msgspec.structs.replace(manifest, tensors=tensors)
 
 
-def _cast(tensor: TensorMeta, target: str, expected: Expected | None) -> TensorMeta:
-    kept = expected.tensors.get(tensor.name) if expected is not None else None
-    keep = kept is not None and kept.dtype == tensor.dtype == "float32" and _mixed(expected)
+def _cast(tensor: TensorMeta, target: str, kept: Collection[str]) -> TensorMeta:
+    keep = tensor.dtype == "float32" and tensor.name in kept
     if keep or tensor.dtype not in _FLOATS or tensor.dtype == target:
         return tensor
     return TensorMeta(tensor.name, target, tensor.shape)
 
 
-def _mixed(expected: Expected | None) -> bool:
-    """Whether the checkpoint holds more than one floating dtype, so that a float32 in it is meant."""
-    return expected is not None and len({t.dtype for t in expected.tensors.values()} & _FLOATS) > 1
+def _kept(expected: Expected | None) -> frozenset[str]:
+    """The names whose float32 is meant: those of a checkpoint that holds other floating dtypes too."""
+    if expected is None or len({one.dtype for one in expected.tensors.values()} & _FLOATS) < _SEVERAL:
+        return frozenset()
+    return frozenset(name for name, one in expected.tensors.items() if one.dtype == "float32")

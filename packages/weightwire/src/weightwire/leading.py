@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import secrets
+import time
 
 from weightwire import expected
 from weightwire import plan as planning
@@ -66,10 +67,11 @@ class Leader:
             UpdateFailed: it failed, and the engines are settled.
             WeightwireError: it was refused before anything was changed.
         """
-        number = next(self._rounds)
+        number, began = next(self._rounds), time.perf_counter()
         steps = self._common.agreement.steps(f"round-{number}")
         plan = self._prepared(order, f"{self._name}-{number}", steps=steps, deadline=working_time(deadline))
-        ending = LedRound(self._backend, self._common, plan=plan, steps=steps, deadline=deadline).lead()
+        led = LedRound(self._backend, self._common, plan=plan, steps=steps, deadline=deadline)
+        ending = led.lead(preflight=time.perf_counter() - began)
         return Ending(ending.early, lambda: self._learned(plan, ending.late()))
 
     def add(self, url: str, deadline: Deadline) -> None:

@@ -61,8 +61,11 @@ class LedRound:
         self._work = Round(common.lifecycle, plan, source=self._source, tell=common.standing.ended)
         self._window = 0
 
-    def lead(self) -> Ending:
+    def lead(self, *, preflight: float) -> Ending:
         """Everything up to the last byte; the phases after it run beside the caller, out of reach of a Ctrl-C.
+
+        Args:
+            preflight: seconds that went by before, with looking, checking and opening.
 
         Raises:
             UpdateFailed: the round failed, and the engines are settled.
@@ -70,6 +73,7 @@ class LedRound:
         self._common.standing.become(SessionState.UPDATING)
         self._backend.gate = self._gate
         with self._cleaned_up():
+            self._work.ran("preflight", seconds=preflight)
             self._steps.hear_all(self._working, digest=self._common.source.manifest().digest)
             self._work.open(self._working)
             self._steps.say(Word(cuts=tuple(window.stop for window in self._plan.windows)))

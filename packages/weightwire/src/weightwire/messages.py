@@ -253,7 +253,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         version: the version pushed.
         round_id: the round that brought it.
         committed: False only for ``push(wait=False)``, whose last phases are still under way.
-        phases: seconds by phase, in the order in which they ran.
+        phases: seconds by phase, in the order in which they ran; ``preflight`` is all that comes before the first one
+            that an engine feels.
         stats: what travelled.
         engines: the URLs of the engines that hold the version now.
     """

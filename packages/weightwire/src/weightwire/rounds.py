@@ -47,6 +47,11 @@ class Round:
         self._source = source
         self._tell = tell
 
+    def ran(self, phase: str, *, seconds: float, error: str = "") -> None:
+        """Take note of a phase, and tell of it."""
+        self.phases[phase] = seconds
+        self._tell(phase, seconds=seconds, error=error)
+
     def open(self, deadline: Deadline) -> None:
         """Everything before the first byte."""
         if self.plan.mode is RoundMode.DIRECT:
@@ -96,5 +101,4 @@ class Round:
                 raised.at(phase=phase, rank=0)
             raise
         finally:
-            self.phases[phase] = time.perf_counter() - began
-            self._tell(phase, seconds=self.phases[phase], error=error)
+            self.ran(phase, seconds=time.perf_counter() - began, error=error)
