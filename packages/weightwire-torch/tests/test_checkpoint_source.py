@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from weightwire.errors import ConfigurationError
 from weightwire.options import Options
-from weightwire.planes import WeightSource
+from weightwire.planes import Releases, WeightSource
 from weightwire_torch.checkpoint_source import CheckpointSource, claim_checkpoint
 
 Tensors = dict[str, torch.Tensor]
@@ -59,6 +60,24 @@ def test_every_tensor_of_a_checkpoint_comes_back_bit_for_bit(tmp_path, tensors, 
     for meta, tensor in zip(manifest.tensors, gathered, strict=True):
         assert (tensor.dtype, tuple(tensor.shape)) == (tensors[meta.name].dtype, meta.shape)
         assert torch.equal(tensor.view(-1).view(torch.uint8), tensors[meta.name].view(-1).view(torch.uint8))
+
+
+def test_a_file_is_opened_once_a_round_and_the_tensors_outlast_it(tmp_path, tensors, monkeypatch) -> None:
+    opened: list[str] = []
+
+    def count(path: Path, framework: str) -> object:
+        opened.append(path.name)
+        return safe_open(path, framework=framework)
+
+    monkeypatch.setattr("weightwire_torch.checkpoint_source.safe_open", count)
+    source = CheckpointSource(sharded(tmp_path, tensors), Options())
+    assert isinstance(source, Releases)
+    names = source.manifest().names
+    for _ in range(2):
+        gathered = [tensor for group in range(len(source.manifest().groups)) for tensor in source.gather(group)]
+        source.release()
+        assert all(torch.equal(one.double(), tensors[name].double()) for name, one in zip(names, gathered, strict=True))
+    assert len(opened) == 2 * len(set(opened)) == 4
 
 
 @pytest.mark.parametrize("save", [whole, sharded])

@@ -23,7 +23,10 @@ def claim_checkpoint(model: object) -> int:
 
 
 class CheckpointSource:
-    """Implements :class:`~weightwire.planes.WeightSource`: tensors are mapped from the files, a layer at a time."""
+    """Implements :class:`~weightwire.planes.WeightSource`, and ``Releases``.
+
+    Tensors are mapped from the files, a layer at a time.
+    """
 
     lasting = True
     """Each mapping lives as long as its tensors."""
@@ -42,6 +45,7 @@ class CheckpointSource:
         self.ranks: RankGroup = SingleRank()
         self._index = read_index(Path(path))
         self._manifest: Manifest | None = None
+        self._open: dict[str, safe_open] = {}
 
     def manifest(self) -> Manifest:
         """Describe what the files hold, in the order of the index.
@@ -61,7 +65,17 @@ class CheckpointSource:
         names = [meta.name for meta in self.manifest().tensors[start:stop]]
         found: dict[str, torch.Tensor] = {}
         for file in dict.fromkeys(self._index.files[name] for name in names):
-            with safe_open(self._index.directory / file, framework="pt") as tensors:
-                here = [name for name in names if self._index.files[name] == file]
-                found.update((name, tensors.get_tensor(name)) for name in here)
+            here = [name for name in names if self._index.files[name] == file]
+            tensors = self._opened(file)
+            found.update((name, tensors.get_tensor(name)) for name in here)  # type: ignore[no-untyped-call]
         return [found[name] for name in names]
+
+    def release(self) -> None:
+        """Close the files: by the next round others may lie there."""
+        self._open.clear()
+
+    def _opened(self, file: str) -> safe_open:
+        """The file, opened once a round: with each opening its whole header is read."""
+        if file not in self._open:
+            self._open[file] = safe_open(self._index.directory / file, framework="pt")
+        return self._open[file]
