@@ -369,6 +369,7 @@ def test_serve_args_writes_the_words_as_json(world, capsys):
         ("log==", 2, "ENGINE==X"),
         ("log==new", 6, "is no version"),
         ("log==2.0", 6, "1.0 up to, not including, 2.0"),
+        ("log==2.0", 6, "--allow-untested (WEIGHTWIRE_ALLOW_UNTESTED=1)"),
         ("vllm==0.32.0", 5, "pip install weightwire-vllm"),
         ("sglang==1", 5, "weightwire plugins"),
     ],

@@ -73,6 +73,8 @@ def test_ours_is_started_under_the_name_that_is_recognised(version, name):
     assert stock.command[-1] == '{"backend":"nccl"}'
     assert ours.command[-1] == f'{{"backend":"{name}"}}'
     assert setups.kind(_server(name, "0.1.0"), version) is EngineKind.OURS
+    assert any("takes no other names" in note for note in ours.notes) is (name == "ipc")
+    assert not any("takes no other names" in note for note in stock.notes)
 
 
 @pytest.mark.parametrize(("version", "said"), [("0.17.1", True), ("0.18.0", False)])

@@ -67,7 +67,8 @@ def _entry(engine: str, version: str) -> ControlPlaneEntry:
     ranges = ", ".join(f"{entry.name}: {entry.since} up to, not including, {entry.before}" for entry in known)
     raise CompatibilityError(
         f"{engine} {version} is outside the releases that the installed plugins know ({ranges}).",
-        hint="name a release in that range, or upgrade the plugin",
+        hint="name a release in that range, or upgrade the plugin; a newer one can be started as the newest there, and "
+        "pushed to at your own risk with --allow-untested (WEIGHTWIRE_ALLOW_UNTESTED=1)",
     )
 
 

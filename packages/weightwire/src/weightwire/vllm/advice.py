@@ -8,7 +8,7 @@ from weightwire.errors import CompatibilityError
 from weightwire.registry import ServeAdvice
 from weightwire.versions import release, within
 from weightwire.vllm.behaviour import behaviour
-from weightwire.vllm.setups import STOCK_BACKEND, our_name
+from weightwire.vllm.setups import OLD_NAME, STOCK_BACKEND, our_name
 
 UNGUARDED = (
     "The weight-transfer routes are never authenticated, not even with --api-key, and whoever reaches them can run "
@@ -20,6 +20,10 @@ SAME_NCCL = (
 )
 NO_RUST = "Leave VLLM_USE_RUST_FRONTEND unset: before 0.33 that frontend has no weight-transfer routes."
 NO_VERSION = "Before 0.27 the server keeps no weight version: a server that is found paused counts as torn."
+OLD_NAME_TAKEN = (
+    f"The backend is called {OLD_NAME!r} because this release takes no other names than that and {STOCK_BACKEND!r}: "
+    "with weightwire-vllm-engine installed in the server it is ours."
+)
 NO_ERRORS = "Before 0.18 the server's answers don't say what went wrong: keep its log."
 
 
@@ -45,8 +49,12 @@ def ways(version: str) -> tuple[ServeAdvice, ...]:
     notes += [] if known.tells_errors else [NO_ERRORS]
     return (
         _way("stock", STOCK_BACKEND, (), (*notes, SAME_NCCL)),
-        _way("ours", our_name(version), ("weightwire-vllm-engine",), tuple(notes)),
+        _way("ours", our_name(version), ("weightwire-vllm-engine",), (*notes, *_why_named_so(version))),
     )
+
+
+def _why_named_so(version: str) -> tuple[str, ...]:
+    return (OLD_NAME_TAKEN,) if our_name(version) == OLD_NAME else ()
 
 
 def _way(title: str, backend: str, install: tuple[str, ...], notes: tuple[str, ...]) -> ServeAdvice:
