@@ -98,3 +98,20 @@ def test_a_module_on_meta_is_refused_by_name() -> None:
 def test_a_module_without_parameters_is_refused() -> None:
     with pytest.raises(ManifestError, match="no tensors"):
         source(torch.nn.ReLU()).manifest()
+
+
+@pytest.mark.parametrize("kind", ["to_sparse", "to_sparse_csr", "to_sparse_csc"])
+def test_a_parameter_that_is_not_dense_is_refused_by_name(kind: str) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    model[0].weight = torch.nn.Parameter(getattr(torch.eye(4), kind)())
+    with pytest.raises(ManifestError, match=r"'0\.weight' is not dense") as caught:
+        ModuleSource(model, Options()).manifest()
+    assert "to_dense" in caught.value.hint
+
+
+@pytest.mark.parametrize("layer", [torch.nn.LazyLinear(3), torch.nn.LazyConv1d(3, 2)])
+def test_a_layer_that_has_no_shape_yet_is_refused_with_what_gives_it_one(layer: torch.nn.Module) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), layer)
+    with pytest.raises(ManifestError, match=r"'1\.weight' has no shape yet") as caught:
+        ModuleSource(model, Options()).manifest()
+    assert "one batch" in caught.value.hint

@@ -247,3 +247,24 @@ def test_a_data_plane_that_is_not_installed_gives_the_pip_line(elsewhere):
         negotiate.data_plane(Registry(), [info("nccl")], Options())
 
     assert caught.value.hint == "pip install 'weightwire-torch[nccl]'"
+
+
+def test_a_source_that_is_named_for_what_it_can_not_read_is_refused(elsewhere):
+    registry = Registry()
+    registry.add_weight_source(source("none", "claim_nothing", "source"))
+
+    with pytest.raises(ConfigurationError, match=r"'none', which can't read a builtins\.dict") as caught:
+        negotiate.weight_source(registry, {}, Options(weight_source="none"))
+
+    assert "unset" in caught.value.hint
+
+
+@pytest.mark.parametrize("version", ["x", "", "latest"])
+def test_a_version_that_is_none_is_said_with_the_address_it_came_from(registry, elsewhere, version):
+    elsewhere.answers["a"] = version
+
+    with pytest.raises(CompatibilityError, match=r"http://127\.0\.0\.1:1 says that it is version") as caught:
+        choose(registry)
+
+    assert caught.value.where.engine == "http://127.0.0.1:1"
+    assert repr(version) in caught.value.message

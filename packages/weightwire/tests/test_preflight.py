@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import ItemsView, Iterable, Iterator, ValuesView
 
 import pytest
+from weightwire import dtypes
 from weightwire.errors import CompatibilityError, ManifestError
 from weightwire.expected import Expected
 from weightwire.messages import EngineInfo, EngineKind, Manifest, ReceiverLimits, TensorMeta
@@ -336,3 +337,49 @@ def test_a_quantised_tensor_is_never_cast(dtype: str, wanted: str, sent: str) ->
     )
     assert f"{name} is {sent}, expected {wanted}" in error.message
     assert "scales" in error.hint
+
+
+class Counted(dict[str, TensorMeta]):
+    """Counts how often it is gone through from end to end."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.walks += 1
+        return super().__iter__()
+
+    def values(self) -> ValuesView[TensorMeta]:
+        self.walks += 1
+        return super().values()
+
+    def items(self) -> ItemsView[str, TensorMeta]:
+        self.walks += 1
+        return super().items()
+
+
+def walks(count: int) -> int:
+    """How often the expectation is gone through for a push of *count* tensors, half of them kept in float32."""
+    rows = [TensorMeta(f"layers.{i}.weight", ("bfloat16", "float32")[i % 2], (2,)) for i in range(count)]
+    expected = Expected(Counted((row.name, row) for row in rows), tied_head=None, origin="a test")
+    sent = manifest(TensorMeta(row.name, "float32", row.shape) for row in rows)
+    engines = [engine(dtype="bfloat16")]
+    travels = dtypes.on_the_wire(sent, engines, expected=expected, options=Options())
+    check(travels, engines, expected=expected, options=Options())
+    assert [row.dtype for row in travels.tensors] == [row.dtype for row in rows]
+    assert isinstance(expected.tensors, Counted)
+    return expected.tensors.walks
+
+
+def test_the_work_grows_with_the_number_of_tensors_and_not_with_its_square() -> None:
+    assert walks(200) == walks(20)
+
+
+@pytest.mark.parametrize("name", ["weight\ud800", "\udfff"])
+def test_a_name_with_half_a_character_is_refused_in_words_that_can_be_printed(name: str) -> None:
+    with pytest.raises(ManifestError, match="half a character") as caught:
+        check(manifest([TensorMeta(name, "float32", (1,))]), [engine()], expected=None, options=Options())
+    str(caught.value).encode()
+
+
+def test_names_of_any_language_are_names() -> None:
+    check(manifest([TensorMeta("gewicht_ü_日本", "float32", (1,))]), [engine()], expected=None, options=Options())

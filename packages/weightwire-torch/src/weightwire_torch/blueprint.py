@@ -13,7 +13,7 @@ from weightwire_torch.dtypes import may_become, torch_dtype, wire_name
 from weightwire_torch.experts import Convert
 from weightwire_torch.hf_names import converter, is_pretrained, left_out
 from weightwire_torch.layout import Layout, learn
-from weightwire_torch.manifest import checked, groups_by_layer
+from weightwire_torch.manifest import checked, groups_by_layer, refuse_formless
 from weightwire_torch.peft_layers import refuse_prompts
 from weightwire_torch.quantised import refuse_unreadable
 from weightwire_torch.slots import Slot
@@ -70,10 +70,12 @@ class Blueprint:
             form: shapes and dtypes of its tensors.
 
         Raises:
-            ManifestError: a tensor can't be sent, two names become one, or a kind of adapter can't be merged.
+            ManifestError: a tensor can't be sent or has no shape yet, two names become one, or a kind of adapter can't
+                be merged.
         """
         refuse_flattened(model)
         refuse_prompts(model)
+        refuse_formless(model)
         inner = unwrap(model)
         found = units(model, buffers=is_pretrained(inner), leave_out=left_out(inner))
         forms = _forms(found, form)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
 import torch
+from torch.nn.parameter import is_lazy
 from weightwire.errors import ManifestError
 from weightwire.messages import Manifest, TensorMeta
 
@@ -66,6 +67,22 @@ def refuse_unsendable(name: str, tensor: torch.Tensor) -> None:
         raise ManifestError(
             f"The tensor {name!r} {why} (dtype {wire_name(tensor.dtype)}, shape {tuple(tensor.shape)}).", hint=hint
         )
+
+
+def refuse_formless(model: torch.nn.Module) -> None:
+    """Refuse parameters that have no shape yet, or no plain storage: nothing else can be asked of them.
+
+    Raises:
+        ManifestError: names the first.
+    """
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise ManifestError(
+                f"The tensor {name!r} has no shape yet: its layer is lazy, and was never run.",
+                hint="run one batch through the model before weightwire.connect()",
+            )
+        if parameter.layout is not torch.strided:
+            refuse_unsendable(name, parameter)
 
 
 def groups_by_layer(names: Sequence[str]) -> tuple[tuple[int, int], ...]:

@@ -74,27 +74,42 @@ def weight_source(registry: Registry, model: object, options: Options) -> Weight
 
     Raises:
         CompatibilityError: none claims it.
-        ConfigurationError: ``options.weight_source`` names none that is installed.
+        ConfigurationError: ``options.weight_source`` names none that is installed, or one that can't read *model*.
     """
     if isinstance(model, WeightSource):
         return model
     if options.weight_source:
         entry = _named(registry.weight_sources, options.weight_source, "weight source", "weight_source")
+        _refuse_unclaimed(entry, model)
     else:
         entry = _most_specific(registry, model)
     return cast("Callable[[object, Options], WeightSource]", load(entry.factory))(model, options)
 
 
+def _claim(entry: WeightSourceEntry, model: object) -> int:
+    return cast("Callable[[object], int]", load(entry.claim))(model)
+
+
+def _kind(model: object) -> str:
+    return f"{type(model).__module__}.{type(model).__qualname__}"
+
+
+def _refuse_unclaimed(entry: WeightSourceEntry, model: object) -> None:
+    """Refuse a source that was named for something which it can't read."""
+    if _claim(entry, model) <= 0:
+        raise ConfigurationError(
+            f"The option `weight_source` names {entry.name!r}, which can't read a {_kind(model)}.",
+            hint="leave it unset, and the source is chosen by the model",
+        )
+
+
 def _most_specific(registry: Registry, model: object) -> WeightSourceEntry:
-    claims = [
-        (cast("Callable[[object], int]", load(entry.claim))(model), entry) for entry in registry.weight_sources.values()
-    ]
+    claims = [(_claim(entry, model), entry) for entry in registry.weight_sources.values()]
     best = max(claims, key=lambda claim: claim[0], default=None)
     if best is None or best[0] <= 0:
-        kind = f"{type(model).__module__}.{type(model).__qualname__}"
         known = ", ".join(sorted(registry.weight_sources)) or "none"
         raise CompatibilityError(
-            f"No installed weight source can read a {kind}; installed are: {known}.",
+            f"No installed weight source can read a {_kind(model)}; installed are: {known}.",
             hint="pip install weightwire-torch (modules and checkpoints), weightwire-fsdp2 or weightwire-deepspeed",
         )
     return best[1]
@@ -111,10 +126,19 @@ def _candidates(registry: Registry, options: Options) -> list[ControlPlaneEntry]
 
 def _identify(entries: Sequence[ControlPlaneEntry], http: Http, deadline: Deadline) -> dict[str, str | None]:
     functions = dict.fromkeys(entry.identify for entry in entries)
-    return {
-        reference: cast("Callable[[Http, Deadline], str | None]", load(reference))(http, deadline)
-        for reference in functions
-    }
+    return {reference: _version(reference, http, deadline) for reference in functions}
+
+
+def _version(identify: str, http: Http, deadline: Deadline) -> str | None:
+    version = cast("Callable[[Http, Deadline], str | None]", load(identify))(http, deadline)
+    try:
+        release("0" if version is None else version)
+    except CompatibilityError as error:
+        raise CompatibilityError(
+            f"What answers at {http.url} says that it is version {version!r}; a release such as 0.32.0 is expected.",
+            hint="is this the engine's address? `curl URL/version` shows what a vLLM answers",
+        ).at(engine=http.url) from error
+    return version
 
 
 def _make(entry: ControlPlaneEntry, http: Http, version: str, options: Options) -> ControlPlane:

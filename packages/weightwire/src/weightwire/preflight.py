@@ -63,6 +63,12 @@ def _check_form(manifest: Manifest) -> None:
             "There is nothing to send: the manifest is empty.",
             hint="check that the weight source sees the model's parameters (they may be on another rank, or filtered)",
         )
+    broken = [repr(name) for name in manifest.names if not _is_text(name)]
+    if broken:
+        raise ManifestError(
+            f"{len(broken)} name(s) hold half a character (a surrogate), which no request can carry: {some(broken)}.",
+            hint="rename these parameters",
+        )
     twice = [name for name, count in Counter(manifest.names).items() if count > 1]
     if twice:
         raise ManifestError(
@@ -75,6 +81,14 @@ def _check_form(manifest: Manifest) -> None:
             f"The groups of the manifest don't cover its {len(manifest.tensors)} tensor(s) in order, each once.",
             hint="this is a fault of the weight source: each group starts where the one before it stops",
         )
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_tensors(manifest: Manifest) -> None:
