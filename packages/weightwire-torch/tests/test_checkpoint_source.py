@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 from weightwire.errors import ConfigurationError
 from weightwire.options import Options
 from weightwire.planes import Releases, WeightSource
-from weightwire_torch.checkpoint_source import CheckpointSource, claim_checkpoint
+from weightwire_torch.checkpoint_source import CheckpointSource
+from weightwire_torch.claims import claim_checkpoint
 
 Tensors = dict[str, torch.Tensor]
 

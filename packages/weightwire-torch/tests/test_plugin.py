@@ -14,6 +14,16 @@ def test_registering_imports_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
 
 
+def test_what_is_no_model_is_refused_without_an_import_of_torch() -> None:
+    program = (
+        "import sys, weightwire\n"
+        "try: weightwire.connect('http://127.0.0.1:9', 5)\n"
+        "except weightwire.CompatibilityError as error: assert 'builtins.int' in str(error)\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+
+
 def test_everything_registered_can_be_loaded() -> None:
     found = registry.Registry()
     found.registering = "weightwire-torch"

@@ -8,7 +8,8 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from weightwire.errors import ManifestError
 from weightwire.options import Options
 from weightwire.planes import SingleRank, WeightSource
-from weightwire_torch.sources import ModuleSource, claim_module
+from weightwire_torch.claims import claim_module
+from weightwire_torch.sources import ModuleSource
 
 NAMES = ["embed.weight", "layers.0.weight", "layers.0.bias", "layers.1.weight", "layers.1.bias", "lm_head.weight"]
 

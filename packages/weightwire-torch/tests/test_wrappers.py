@@ -13,7 +13,8 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from torch.nn.parallel import DistributedDataParallel
 from weightwire.errors import ManifestError
-from weightwire_torch.wrappers import is_a, refuse_flattened, unwrap
+from weightwire_torch.claims import is_a
+from weightwire_torch.wrappers import refuse_flattened, unwrap
 
 
 @pytest.fixture(scope="module", autouse=True)

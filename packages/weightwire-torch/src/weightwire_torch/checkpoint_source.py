@@ -14,13 +14,6 @@ from weightwire.planes import RankGroup, SingleRank
 
 from weightwire_torch.manifest import checked, groups_by_layer
 
-_CLAIM = 10
-
-
-def claim_checkpoint(model: object) -> int:
-    """Claim paths; what is wrong with one is said when it is read."""
-    return _CLAIM if isinstance(model, str | Path) else 0
-
 
 class CheckpointSource:
     """Implements :class:`~weightwire.planes.WeightSource`, and ``Releases``.

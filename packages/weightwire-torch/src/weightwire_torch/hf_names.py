@@ -17,9 +17,9 @@ from typing import Protocol, cast
 import torch
 from weightwire.errors import ManifestError
 
+from weightwire_torch.claims import is_a
 from weightwire_torch.experts import Convert
 from weightwire_torch.shadow import Replace, shadow
-from weightwire_torch.wrappers import is_a
 
 _LOADING = "transformers.core_model_loading"
 

@@ -17,8 +17,8 @@ from typing import Protocol, cast
 import torch
 from weightwire.errors import ManifestError
 
+from weightwire_torch.claims import is_a
 from weightwire_torch.names import WRAPPERS, Front, Rule, Segment
-from weightwire_torch.wrappers import is_a
 
 RULES: tuple[Rule, ...] = (*WRAPPERS, Front("base_model.model."), Segment("base_layer"), Segment("token_adapter"))
 """The wrappers that change names and nothing else, PEFT's among them."""

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from weightwire_torch.claims import is_a
 from weightwire_torch.peft_layers import tuner_layers
 from weightwire_torch.shadow import shadow
-from weightwire_torch.wrappers import is_a
 
 _FOUR_BIT = "peft.tuners.lora.bnb:Linear4bit"
 

@@ -12,14 +12,14 @@ def weightwire_register(registry: Registry) -> None:
     registry.add_weight_source(
         WeightSourceEntry(
             name="module",
-            claim="weightwire_torch.sources:claim_module",
+            claim="weightwire_torch.claims:claim_module",
             factory="weightwire_torch.sources:ModuleSource",
         )
     )
     registry.add_weight_source(
         WeightSourceEntry(
             name="checkpoint",
-            claim="weightwire_torch.checkpoint_source:claim_checkpoint",
+            claim="weightwire_torch.claims:claim_checkpoint",
             factory="weightwire_torch.checkpoint_source:CheckpointSource",
         )
     )

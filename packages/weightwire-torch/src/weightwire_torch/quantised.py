@@ -9,8 +9,8 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from weightwire.errors import ManifestError
 
+from weightwire_torch.claims import is_a
 from weightwire_torch.slots import Slot
-from weightwire_torch.wrappers import is_a
 
 _FOUR_BIT = "bitsandbytes.nn.modules:Params4bit"
 _FOUR_BIT_LAYER = "bitsandbytes.nn.modules:Linear4bit"

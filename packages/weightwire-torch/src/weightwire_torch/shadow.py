@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-from weightwire_torch.wrappers import is_a
+from weightwire_torch.claims import is_a
 
 Replace = Callable[[torch.Tensor], torch.Tensor]
 

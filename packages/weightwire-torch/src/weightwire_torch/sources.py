@@ -13,13 +13,6 @@ from weightwire_torch.blueprint import Blueprint, Group
 from weightwire_torch.ranks import rank_group
 from weightwire_torch.sharding import Sharding, Unsharded
 
-_PLAIN_CLAIM = 10
-
-
-def claim_module(model: object) -> int:
-    """Claim every module; what is sharded is refused by name when its manifest is made."""
-    return _PLAIN_CLAIM if isinstance(model, torch.nn.Module) else 0
-
 
 class ModuleSource:
     """Implements :class:`~weightwire.planes.WeightSource`, and ``Releases``, over a module."""

@@ -7,6 +7,8 @@ import sys
 import torch
 from weightwire.errors import ManifestError
 
+from weightwire_torch.claims import is_a
+
 ONLY_CHILDREN = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 """What the wrappers of :data:`weightwire_torch.names.WRAPPERS` call the one module in them."""
 
@@ -20,16 +22,6 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
     while current is not None:
         model, current = current, _inside(current)
     return model
-
-
-def is_a(module: object, path: str) -> bool:
-    """Whether *module* is an instance of the class at *path* (``package.module:Class``).
-
-    Nothing is imported for that: where the module of the class was never imported, nothing is an instance of it.
-    """
-    where, _, name = path.partition(":")
-    found = getattr(sys.modules.get(where), name, None)
-    return isinstance(found, type) and isinstance(module, found)
 
 
 def refuse_flattened(model: torch.nn.Module) -> None:

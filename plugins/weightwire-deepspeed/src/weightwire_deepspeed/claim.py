@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import torch
-from weightwire_torch.wrappers import is_a
+from typing import TYPE_CHECKING, cast
+
+from weightwire_torch.claims import is_a, is_module
+
+if TYPE_CHECKING:
+    import torch
 
 CLAIM = 40
 
 
 def claim_engine(model: object) -> int:
     """Claim engines, and modules whose parameters ZeRO-3 manages, as the Hugging Face Trainer hands them around."""
-    if not isinstance(model, torch.nn.Module):
+    if not is_module(model):
         return 0
-    managed = is_a(model, "deepspeed.runtime.engine:DeepSpeedEngine") or any(map(is_managed, model.parameters()))
+    parameters = cast("torch.nn.Module", model).parameters()
+    managed = is_a(model, "deepspeed.runtime.engine:DeepSpeedEngine") or any(map(is_managed, parameters))
     return CLAIM if managed else 0
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from weightwire.errors import ManifestError
 from weightwire.options import Options
+from weightwire_torch.claims import is_a
 from weightwire_torch.sources import ModuleSource
-from weightwire_torch.wrappers import is_a
 
 from weightwire_deepspeed.partitions import Partitions
 

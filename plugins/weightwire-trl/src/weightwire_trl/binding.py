@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 import transformers
 from weightwire.errors import CompatibilityError, ConfigurationError
-from weightwire_torch.wrappers import is_a
+from weightwire_torch.claims import is_a
 
 from weightwire_trl.trainers import Trainer
 

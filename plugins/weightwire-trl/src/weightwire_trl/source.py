@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import weightwire
 from weightwire import negotiate
 from weightwire.options import Options
 from weightwire.planes import WeightSource
-from weightwire_torch.wrappers import is_a
+from weightwire_torch.claims import is_a
 
-from weightwire_trl.trainers import Trainer
+if TYPE_CHECKING:
+    from weightwire_trl.trainers import Trainer
 
 CLAIM = 50
 
