@@ -201,6 +201,15 @@ def test_push_of_something_that_is_no_directory_is_refused(world, tmp_path, caps
     assert world.log == []
 
 
+@pytest.mark.parametrize("version", [" ", "a\nb", "weightwire:x:torn", "x" * 201])
+def test_a_version_that_no_engine_should_be_told_is_refused_before_anything_is_connected(
+    world, checkpoint, version, capsys
+):
+    assert run(["push", checkpoint, URLS[0], "--weight-version", version]) == 2
+    assert "--weight-version" in capsys.readouterr().err
+    assert world.log == []
+
+
 def test_the_same_engine_twice_is_refused(world, checkpoint, capsys):
     assert run(["push", checkpoint, URLS[0], URLS[0]]) == 2
     assert "mean one engine" in capsys.readouterr().err

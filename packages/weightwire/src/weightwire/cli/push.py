@@ -17,6 +17,7 @@ from weightwire.cli.units import seconds, size
 from weightwire.errors import ConfigurationError
 from weightwire.messages import Receipt
 from weightwire.options import Options
+from weightwire.orders import Order
 from weightwire.session import Session
 
 
@@ -66,6 +67,7 @@ def push(
     """Load CHECKPOINT into the live engines at URL…, all of them or none."""
     directory = _directory(checkpoint)
     version = how.weight_version or directory.name
+    _refuse_unfit(version, how)
     with (
         PushProgress(screen.err) as progress,
         api.connect(urls, directory, options, plugins=[progress]) as session,
@@ -79,6 +81,14 @@ def push(
         bytes_per_second=metrics["weightwire/bytes_per_s"],
     )
     screen.show(pushed, _phases(receipt), Text(_summary(pushed)))
+
+
+def _refuse_unfit(version: str, how: Round) -> None:
+    """Say what the push itself would say, before anything is connected."""
+    try:
+        Order.of(version, pause=how.pause, cache=how.cache)
+    except ConfigurationError as error:
+        raise ConfigurationError(error.message, hint="add --weight-version step-1200, say") from error
 
 
 def _push(session: Session, version: str, how: Round) -> Receipt:
