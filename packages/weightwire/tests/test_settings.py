@@ -253,3 +253,11 @@ def test_options_that_are_fine_stay_as_they_are() -> None:
     options = Options(timeout=8, headers={"X": "1"}, packed=None, port=-1)
     assert validated(options) == options
     assert isinstance(validated(options).timeout, float)
+
+
+@pytest.mark.parametrize("given", [{"Authorization": "sk-123"}, "sk-123", None])
+def test_options_show_no_value_of_a_header(given: object) -> None:
+    shown = repr(Options(timeout=8.0, headers=given))  # type: ignore[arg-type]
+    assert "sk-123" not in shown
+    assert "timeout=8.0, headers=" in shown
+    assert not isinstance(given, dict) or "Authorization" in shown

@@ -51,3 +51,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0
     interface: str = ""
     nccl_library: str = ""
+
+    def __repr__(self) -> str:
+        """As any struct's, but for the values of the headers: they may be secrets."""
+        shown = msgspec.structs.asdict(self)
+        shown["headers"] = dict.fromkeys(self.headers, "…") if isinstance(self.headers, dict) else "…"
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
