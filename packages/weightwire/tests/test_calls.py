@@ -1,5 +1,6 @@
 import threading
 import time
+import weakref
 
 import pytest
 from weightwire.calls import Call
@@ -44,3 +45,16 @@ def test_a_running_call_does_not_keep_the_interpreter_alive():
 
     assert [thread.daemon for thread in hanging] == [True]
     release.set()
+
+
+def test_a_call_that_has_ended_holds_nothing_of_what_it_worked_with():
+    class Buffer:
+        pass
+
+    buffer, gone = Buffer(), threading.Event()
+    weakref.finalize(buffer, gone.set)
+    call = Call(lambda held=buffer: type(held).__name__, doing="working")
+
+    assert call.result(Deadline.after(5)) == "Buffer"
+    del buffer
+    assert gone.wait(5)

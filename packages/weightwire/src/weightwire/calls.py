@@ -26,18 +26,19 @@ class Call(Generic[T]):
             doing: what it does, as it should read after "while" in a deadline's message.
         """
         self.doing = doing
-        self._work = work
         self._finished = threading.Event()
         self._error: BaseException | None = None
         self._value: list[T] = []
-        threading.Thread(target=self._run, name=f"weightwire: {doing}", daemon=True).start()
+        # The work is the thread's alone, and gone with it: calls are remembered long after they have ended.
+        threading.Thread(target=self._run, args=(work,), name=f"weightwire: {doing}", daemon=True).start()
 
-    def _run(self) -> None:
+    def _run(self, work: Callable[[], T]) -> None:
         try:
-            self._value.append(self._work())
+            self._value.append(work())
         except BaseException as error:  # noqa: BLE001 - handed to the waiter, whoever that is
             self._error = error
         finally:
+            del work
             self._finished.set()
 
     @property
