@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
+import weightwire
 from weightwire import hookimpl
 from weightwire.calls import Call
 from weightwire.deadlines import Deadline
-from weightwire.errors import EngineRefused, ManifestError, SourceFailed, UpdateFailed
+from weightwire.errors import ConfigurationError, EngineRefused, ManifestError, SourceFailed, UpdateFailed
 from weightwire.follower import FollowerBackend
 from weightwire.messages import Receipt, Window
 from weightwire.session import Session
@@ -304,3 +306,20 @@ def test_a_session_that_one_rank_has_by_itself_is_not_counted_among_those_of_all
     first = number(2)
     number(1)
     assert number(2) == first + 1
+
+
+def test_a_sender_that_can_not_even_begin_tells_the_others_at_once(make_world, store, monkeypatch):
+    # In a process each, both ranks would count this session as the same.
+    monkeypatch.setattr("weightwire.agreement._sessions", itertools.repeat(7))
+
+    def connect(rank: int) -> Call[object]:
+        source = make_world().source
+        source.ranks = store.rank(rank, 2)
+        options = {"timeout": 60.0, "control_plane": "none of these"}
+        return Call(lambda: weightwire.connect("http://127.0.0.1:9", source, options), doing="connecting")
+
+    sender, follower = [_outcome(call) for call in (connect(0), connect(1))]
+
+    assert isinstance(sender, ConfigurationError)
+    assert isinstance(follower, UpdateFailed)
+    assert "none of these" in str(follower)

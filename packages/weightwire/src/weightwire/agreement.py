@@ -10,6 +10,9 @@ at the same boundary; a rank that failed is quoted, and one that died is named b
 
 from __future__ import annotations
 
+import itertools
+from typing import Self
+
 import msgspec
 
 from weightwire.deadlines import Deadline
@@ -52,6 +55,10 @@ def bad_news(error: BaseException) -> Word:
     return Word(error=f"{type(error).__name__} on rank 0: {error}", hint="look at the log of rank 0")
 
 
+_sessions = itertools.count()
+"""Of this process with other ranks; those that it has by itself are not counted, since other ranks don't see them."""
+
+
 class Agreement:
     """The store of one session, seen from one rank."""
 
@@ -59,6 +66,11 @@ class Agreement:
         """Keep apart from other sessions of this process: *session* counts them, the same on every rank."""
         self._ranks = ranks
         self._prefix = f"weightwire/{session}"
+
+    @classmethod
+    def of_the_next_session(cls, ranks: RankGroup) -> Self:
+        """Count one on; called once for each ``connect()`` on every rank, also for one that fails."""
+        return cls(ranks, next(_sessions) if ranks.size > 1 else 0)
 
     def steps(self, name: str) -> Steps:
         """The boundaries of one undertaking: ``"connect"``, or a round."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from weightwire import addresses, discovery, negotiate, settings
+from weightwire.agreement import Agreement, bad_news
 from weightwire.backend import SenderBackend
 from weightwire.deadlines import Deadline
 from weightwire.engine import Engine
@@ -16,6 +17,7 @@ from weightwire.follower import FollowerBackend
 from weightwire.http import Http
 from weightwire.messages import EngineInfo
 from weightwire.options import Options
+from weightwire.planes import RankGroup
 from weightwire.registry import Registry
 from weightwire.session import Session
 
@@ -43,7 +45,7 @@ def connect(
     registry = discovery.plugins().registry
     try:
         source = negotiate.weight_source(registry, model, chosen)
-        backend = _backend(registry, addresses.all_checked(target), source.ranks.rank, chosen)
+        backend = _backend(registry, target, source.ranks, chosen)
         session = Session(backend, source, chosen, plugins=plugins)
         _open(session)
     except WeightwireError as error:
@@ -112,8 +114,18 @@ def _open(session: Session) -> None:
         raise
 
 
-def _backend(registry: Registry, urls: Sequence[str], rank: int, options: Options) -> SenderBackend | FollowerBackend:
-    return _sender(registry, urls, options) if rank == 0 else FollowerBackend()
+def _backend(
+    registry: Registry, target: str | Sequence[str], ranks: RankGroup, options: Options
+) -> SenderBackend | FollowerBackend:
+    if ranks.rank != 0:
+        return FollowerBackend()
+    try:
+        return _sender(registry, addresses.all_checked(target), options)
+    except BaseException as error:
+        Agreement.of_the_next_session(ranks).steps("connect").say(
+            bad_news(error)
+        )  # the other ranks wait for a word of it
+        raise
 
 
 def _sender(registry: Registry, urls: Sequence[str], options: Options) -> SenderBackend:

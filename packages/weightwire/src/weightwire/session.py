@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 from collections.abc import Sequence
@@ -27,9 +26,6 @@ from weightwire.states import EngineState, SessionState
 from weightwire.turns import Turns, in_turn
 
 log = logging.getLogger(__name__)
-_sessions = itertools.count()
-"""Of this process with other ranks; those that it has by itself are not counted, since other ranks don't see them."""
-
 CLOSE_SECONDS = 10.0
 """The longest that closing may take."""
 
@@ -53,8 +49,7 @@ class Session:
         lifecycle = Lifecycle(backend, plugins)
         self._standing = Standing(lifecycle, lambda: self.engine_states)
         self._options = options
-        agreement = Agreement(source.ranks, next(_sessions) if source.ranks.size > 1 else 0)
-        common = Common(lifecycle, self._standing, agreement, source, options)
+        common = Common(lifecycle, self._standing, Agreement.of_the_next_session(source.ranks), source, options)
         self._part = _part(backend, common)
         self._ending: Ending | None = None
         self.turns = Turns()
