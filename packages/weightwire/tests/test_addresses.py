@@ -33,9 +33,9 @@ def test_an_address_is_kept_as_it_was_spelt_but_for_slashes_at_its_end(given, ke
         ("http://host\n", "a line end"),
         ("http://ho\x00st", "a control character"),
         ("http://ho\ud800st", "a control character"),
-        (None, "a NoneType"),
-        (5, "an? int"),
-        (b"http://host", "a bytes"),
+        (None, "type is NoneType"),
+        (5, "type is int"),
+        (b"http://host", "type is bytes"),
     ],
 )
 def test_what_is_no_address_is_refused_with_the_reason(given, why):

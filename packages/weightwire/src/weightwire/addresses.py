@@ -41,7 +41,7 @@ def checked(url: object) -> str:
         ConfigurationError: it is no http or https URL, or holds what no base URL of an engine does; says what.
     """
     if not isinstance(url, str):
-        raise _wrong(url, f"it is a {type(url).__name__}, not a text", f"give a text, such as {_EXAMPLE!r}")
+        raise _wrong(url, f"its type is {type(url).__name__}; a text is expected", f"give a text, such as {_EXAMPLE!r}")
     why, hint = _trouble(url)
     if why:
         raise _wrong(url, why, hint)

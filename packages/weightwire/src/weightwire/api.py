@@ -100,7 +100,7 @@ def resolve(options: Options | Mapping[str, object] | None) -> Options:
         return settings.validated(options)
     if not isinstance(options, Mapping | None):
         raise ConfigurationError(
-            f"The options are a {type(options).__name__}; weightwire.Options or a mapping is expected.",
+            f"The options are of the type {type(options).__name__}; weightwire.Options or a mapping is expected.",
             hint="weightwire.connect(url, model, {'timeout': 60})",
         )
     return settings.load(options or {}, environ=os.environ, directory=Path.cwd())

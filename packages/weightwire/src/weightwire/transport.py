@@ -153,7 +153,8 @@ def _never_sent(request: Request, error: OSError) -> ConfigurationError:
     if isinstance(error, requests.exceptions.InvalidHeader):
         return ConfigurationError("A header can't be sent (not shown, it may hold a secret).", hint="mend `headers`")
     return ConfigurationError(
-        f"{request.method} {request.url} can't be sent: {error}.", hint="check the address, and the option `tls_ca`"
+        f"{request.method} {request.url} can't be sent: {str(error).rstrip('.')}.",
+        hint="check the address" if isinstance(error, ValueError) else "check the option `tls_ca`",
     )
 
 
