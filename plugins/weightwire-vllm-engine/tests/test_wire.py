@@ -41,6 +41,7 @@ def test_what_the_trainer_encodes_is_decoded_as_it_was():
     update = wire.decode_update(update_fields())
     assert (update.start, update.stop, update.digest) == (0, 2, DIGEST)
     assert update.is_checkpoint_format
+    assert update.update_kind == "dense"
 
 
 @pytest.mark.parametrize("version", [2, 0, "1", None])

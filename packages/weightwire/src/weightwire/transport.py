@@ -72,10 +72,9 @@ class Connections:
         session = self._take()
         try:
             reply = _exchange(session, request, deadline)
-        except OSError as error:  # the base of all that requests raises, and of a file that it can't read
+        except (OSError, ValueError) as error:  # OSError: the base of all that requests raises, and of a missing file
             session.close()
-            tells = isinstance(error, requests.exceptions.InvalidHeader)  # its text holds the header's value
-            raise self._trouble(request, deadline, error) from (None if tells else error)
+            raise self._trouble(request, deadline, error) from (None if _shows_a_header(error) else error)
         except BaseException:
             session.close()
             raise
@@ -89,7 +88,7 @@ class Connections:
         for _, session in idle:
             session.close()
 
-    def _trouble(self, request: Request, deadline: Deadline, error: OSError) -> WeightwireError:
+    def _trouble(self, request: Request, deadline: Deadline, error: OSError | ValueError) -> WeightwireError:
         if not isinstance(error, requests.RequestException) or isinstance(error, ValueError):
             return _never_sent(request, error).at(engine=self._engine)
         if deadline.expired:
@@ -148,9 +147,14 @@ def _read(response: requests.Response, deadline: Deadline) -> bytes:
     return bytes(body)
 
 
-def _never_sent(request: Request, error: OSError) -> ConfigurationError:
+def _shows_a_header(error: OSError | ValueError) -> bool:
+    """Whether the error's text holds a header's value: requests' own, or up to 2.32 that of http.client below it."""
+    return isinstance(error, requests.exceptions.InvalidHeader) or not isinstance(error, OSError)
+
+
+def _never_sent(request: Request, error: OSError | ValueError) -> ConfigurationError:
     """The error for a call that never left: requests' errors about arguments are ValueErrors too."""
-    if isinstance(error, requests.exceptions.InvalidHeader):
+    if _shows_a_header(error):
         return ConfigurationError("A header can't be sent (not shown, it may hold a secret).", hint="mend `headers`")
     return ConfigurationError(
         f"{request.method} {request.url} can't be sent: {str(error).rstrip('.')}.",

@@ -31,6 +31,9 @@ class Update(EngineUpdate, frozen=True, kw_only=True):
     is_checkpoint_format: ClassVar[bool] = True
     """Read by the workers of vLLM 0.17 to 0.20, where it belongs to the update; later it is said at the start."""
 
+    update_kind: ClassVar[str] = "dense"
+    """Read by the workers of vLLM 0.23 and 0.24, of every engine's updates; may go with them."""
+
 
 def decode_init(fields: Mapping[str, object]) -> EngineInit:
     """Read ``init_info``.
