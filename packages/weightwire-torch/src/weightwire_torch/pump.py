@@ -50,7 +50,7 @@ class Pump:
         """
         stream = Stream(self._broadcaster, self._ring, packs=shipment.packs, guard=guard)
         self._meter.begin(progress, before=shipment.before, total=shipment.total)
-        stream.on_tick = lambda: self._meter.report(stream.sent_bytes)
+        stream.on_tick = self._meter.report
         lasting = isinstance(source, LastingTensors) and source.lasting
         packer = Packer(self._broadcaster, stream, packs=shipment.packs, lasting=lasting)
         under_way = _UnderWay(stream, packer, source)
@@ -61,7 +61,7 @@ class Pump:
         except BaseException:
             stream.abandon()
             raise
-        stream.on_tick()
+        stream.on_tick(stream.sent_bytes)
         return under_way.stats(shipment)
 
 

@@ -42,7 +42,7 @@ class Stream:
         self.sent = 0
         self.sent_bytes = 0
         self.wire_seconds = 0.0
-        self.on_tick: Callable[[], None] = _nothing
+        self.on_tick: Callable[[int], None] = _nobody
         self._broadcaster = broadcaster
         self._ring = ring
         self._packs = packs
@@ -130,7 +130,7 @@ class Stream:
                 if self.error is not None:
                     raise self.error
                 arrived = self.sent >= sent
-            self.on_tick()
+            self.on_tick(self.sent_bytes)
             if arrived:
                 return
             self._check("sending tensors")
@@ -201,3 +201,8 @@ class Stream:
 
 def _nothing() -> None:
     """Bytes in host memory are ready at once."""
+
+
+def _nobody(sent_bytes: int) -> None:
+    """Is not told."""
+    del sent_bytes

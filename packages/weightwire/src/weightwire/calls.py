@@ -33,13 +33,14 @@ class Call(Generic[T]):
         threading.Thread(target=self._run, args=(work,), name=f"weightwire: {doing}", daemon=True).start()
 
     def _run(self, work: Callable[[], T]) -> None:
+        finished = self._finished
         try:
             self._value.append(work())
         except BaseException as error:  # noqa: BLE001 - handed to the waiter, whoever that is
             self._error = error
         finally:
-            del work
-            self._finished.set()
+            del self, work  # the error knows this frame, and must not know itself through it
+            finished.set()
 
     @property
     def done(self) -> bool:
@@ -62,6 +63,9 @@ class Call(Generic[T]):
         """
         if not self._finished.wait(deadline.remaining()):
             raise deadline.exceeded(self.doing)
-        if self._error is not None:
+        if self._error is None:
+            return self._value[0]
+        try:
             raise self._error
-        return self._value[0]
+        finally:
+            del self  # as in _run

@@ -16,6 +16,7 @@ from weightwire.messages import Receipt, TransferPlan
 from weightwire.rounds import Ending, Round
 from weightwire.standing import Common
 from weightwire.states import SessionState
+from weightwire.tracebacks import let_go
 
 CLEAN_UP_SHARE = 0.2
 """The part of a push's time that is kept for cleaning up after a failure, so that the whole still meets its end."""
@@ -111,10 +112,10 @@ class LedRound:
     def _cleaned_up(self) -> Iterator[None]:
         try:
             yield
+        except Exception as error:
+            raise self._fail(error) from error
         except BaseException as error:
-            failed = self._fail(error)
-            if isinstance(error, Exception):
-                raise failed from error
+            self._fail(error)
             raise  # Ctrl-C and its kin stay what they are
 
     def _fail(self, error: BaseException) -> UpdateFailed:
@@ -129,6 +130,7 @@ class LedRound:
             standing.become(SessionState.READY if ready else SessionState.BROKEN)
             failed = update_failed(self._work, error, engines=self._backend.engines)
             self._steps.say(word_of(failed))
+            let_go(error)
         return failed
 
     def _settle(self, error: BaseException) -> None:
@@ -142,3 +144,4 @@ class LedRound:
                 clean_up()
             except Exception as worse:  # noqa: BLE001 - the first error is the one to raise
                 error.add_note(f"and cleaning up failed too: {worse}")
+                let_go(worse)

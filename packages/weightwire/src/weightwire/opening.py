@@ -14,6 +14,7 @@ from weightwire.messages import ChannelInfo, EngineInfo
 from weightwire.standing import Common
 from weightwire.states import EngineState, SessionState
 from weightwire.tensors import Manifest
+from weightwire.tracebacks import let_go
 
 log = logging.getLogger(__name__)
 
@@ -155,4 +156,5 @@ def during(phase: str) -> Iterator[None]:
         yield
     except WeightwireError as error:
         error.at(phase=phase, rank=0)
+        let_go(error)
         raise
