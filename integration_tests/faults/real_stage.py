@@ -75,12 +75,12 @@ class RealEngine:
 class RealStage:
     """One real server at a time. Cells have to come sorted by their places."""
 
-    def __init__(self, trainers: Trainers | None = None) -> None:
+    def __init__(self) -> None:
         """Start a trainer; a server starts with the first cell."""
         self._scratch = tempfile.TemporaryDirectory(prefix="weightwire-faults-")
         self.checkpoint = save_checkpoint(TinyLlama(seed=1), Path(self._scratch.name) / "a")
         self.judge = Judge(PATIENCE)
-        self.trainers = trainers or Trainers()
+        self.trainers = Trainers()
         self._engine: RealEngine | None = None
 
     def engines(self, cell: Cell) -> list[RealEngine]:

@@ -20,7 +20,6 @@ from cells import Cell, Row
 from real_stage import RealStage
 from speech import Answer, Command
 from stage import SLACK, ReferenceStage, Stage
-from trainers import Trainers
 from vital_signs import Signs, slope, vital_signs
 
 TIMEOUT = 8.0
@@ -32,9 +31,6 @@ WARM = 10
 SETTLED = 200
 """Rounds after which memory must not grow: allocators take their time."""
 KB_A_ROUND = 5.0
-GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
-"""Has the trainer's allocator give freed memory back. By itself glibc learns to keep it, the more the more kinds of
-faults it has met: that would be measured, and not what the trainer holds."""
 SETTLE_SECONDS = 10.0
 """For what a failed round left behind (a call that was given up) to come to its end, before the last signs."""
 
@@ -177,8 +173,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     rounds = given.rounds or (200 if given.real else 1000)
     print(f"soak: {rounds} rounds on {given.real or 'a reference engine'}, seed {given.seed}", flush=True)
-    trainers = Trainers(GIVES_BACK)
-    stage: Stage = RealStage(trainers) if given.real else ReferenceStage(trainers)
+    stage: Stage = RealStage() if given.real else ReferenceStage()
     began = time.monotonic()
     try:
         soak = Soak(stage, given.real or "0.32.0 stock")

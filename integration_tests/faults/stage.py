@@ -63,13 +63,13 @@ class Stage(Protocol):
 class ReferenceStage:
     """Two reference engines, which are reset from cell to cell."""
 
-    def __init__(self, trainers: Trainers | None = None) -> None:
+    def __init__(self) -> None:
         """Start them, and a trainer."""
         self._scratch = tempfile.TemporaryDirectory(prefix="weightwire-faults-")
         self.checkpoint = save_checkpoint(TinyLlama(seed=1), Path(self._scratch.name) / "a")
         self.held = fingerprint(TinyLlama(seed=2).checkpoint_tensors())
         self.judge = Judge()
-        self.trainers = trainers or Trainers()
+        self.trainers = Trainers()
         self._engines = [ReferenceEngine(self._settings("0.32.0", stock=True)).start() for _ in range(2)]
 
     def close(self) -> None:
