@@ -50,7 +50,10 @@ def test_a_push_that_fails_before_a_byte_leaves_it_paused_while_the_others_go_on
     world.control.fail["pause"] = EngineRefused("no")
     with pytest.raises(UpdateFailed, match=f"{LATE} is whole but paused") as failed:
         session.push(2)
-    assert failed.value.hint == "push again: an engine that joined late stays paused until a push has reached it"
+    assert (
+        failed.value.hint
+        == "push again: an engine that joined late, or was found paused, stays so until a push has reached it"
+    )
     assert late(world).paused
     assert not world.server.paused
 
@@ -136,3 +139,16 @@ def test_a_failed_push_that_was_not_waited_for_is_raised_and_nobody_joins(world,
     with pytest.raises(WeightwireError):
         session.add(LATE)
     assert LATE not in session.engine_states
+
+
+def test_one_that_was_found_paused_is_let_go_on_only_by_a_push_that_reached_it(make_world):
+    world = make_world(("http://e0", "http://e1"))
+    world.controls[1].server.paused = True  # by somebody who had a reason
+    session = world.open()
+    world.control.fail["pause"] = EngineRefused("no")
+    with pytest.raises(UpdateFailed, match="was found paused"):
+        session.push(1)
+    assert [control.server.paused for control in world.controls] == [False, True]
+    world.mend_everything()
+    session.push(2)
+    assert [control.server.paused for control in world.controls] == [False, False]

@@ -42,7 +42,7 @@ def _what_now(engines: Engines, known: WeightwireError | None) -> str:
     if EngineState.TORN in states:
         return "mend the cause and push again: torn engines stay paused until a full push succeeds"
     if any(engine.behind for engine in engines.members):
-        return "push again: an engine that joined late stays paused until a push has reached it"
+        return "push again: an engine that joined late, or was found paused, stays so until a push has reached it"
     if any(engine.held for engine in engines.members):
         return "push again, which resumes them too; or resume by hand: curl -X POST URL/resume"
     return known.hint if known else "mend the cause and push again; the engines serve what they served"

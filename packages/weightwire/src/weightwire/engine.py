@@ -45,7 +45,7 @@ class Engine:
         info: what the last probe found.
         state: what it holds.
         held: this session paused it, and has not resumed it.
-        behind: it joined late, and no push has reached it yet: it may not serve.
+        behind: it joined late, or was found paused, and no push has reached it yet: it may not serve.
         joined: its workers may be in a channel of this session.
     """
 
@@ -74,6 +74,8 @@ class Engine:
             self.state = self.info.state
         elif self.state is EngineState.LOST:
             self.state, self._flushed = EngineState.TORN, False
+        if self.info.paused and not self.held:
+            self.behind = True  # somebody had a reason to pause it, which only new weights do away with
         return self.info
 
     def as_left(self, deadline: Deadline) -> bool:
