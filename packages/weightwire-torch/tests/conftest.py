@@ -60,11 +60,11 @@ class Receiver:
 
     def _line(self) -> str:
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            self.alive = False
-            raise EOFError("the receiver died")
-        return line
+        for line in self.process.stdout:
+            if line.startswith("{"):  # torch up to 2.10 writes there, too, when a gloo group has come together
+                return line
+        self.alive = False
+        raise EOFError("the receiver died")
 
 
 class Crew:
