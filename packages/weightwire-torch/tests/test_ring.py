@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from weightwire.messages import PackGeometry, TensorMeta
 from weightwire_torch.framing import packs
@@ -13,6 +13,7 @@ slots = st.integers(1, 4)
 
 
 @given(sizes=sizes, slots=slots, spare=st.integers(0, 100))
+@example(sizes=[1, 1, 3, 1, 1], slots=4, spare=1)  # the third goes to the front, over the first two
 def test_no_pack_is_written_over_one_that_is_still_under_way(sizes: list[int], slots: int, spare: int) -> None:
     capacity = max(sizes) + spare
     regions = lay_out(sizes, slots=slots, capacity=capacity)

@@ -8,7 +8,6 @@ that size for all would take several times as much.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import msgspec
 import torch
@@ -105,5 +104,10 @@ def lay_out(sizes: Sequence[int], *, slots: int, capacity: int) -> tuple[Region,
 
 
 def _lowest_gap(busy: Sequence[Region], size: int) -> int:
-    taken = [(0, 0), *sorted((region.start, region.stop) for region in busy)]
-    return next((end for (_, end), (start, _) in pairwise(taken) if start - end >= size), max(end for _, end in taken))
+    """Where *size* bytes are free. Regions may lie within others: one that went to the front waits for those there."""
+    free = 0
+    for start, stop in sorted((region.start, region.stop) for region in busy):
+        if start - free >= size:
+            break
+        free = max(free, stop)
+    return free
