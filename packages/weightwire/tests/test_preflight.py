@@ -242,7 +242,6 @@ def test_an_optional_name_may_be_left_out() -> None:
 @pytest.mark.parametrize(
     ("expected", "tied"),
     [
-        (expectation(HEAD, tied=True), None),
         (expectation(HEAD, tied=None), None),
         (expectation(tied=True, optional=[HEAD]), None),
         (expectation(tied=True, optional=[HEAD]), False),
@@ -251,10 +250,17 @@ def test_an_optional_name_may_be_left_out() -> None:
         (None, None),
     ],
 )
-def test_a_tied_head_may_be_sent_or_left_out(expected: Expected | None, tied: bool | None) -> None:
+def test_a_head_that_the_server_may_have_may_be_sent_or_left_out(expected: Expected | None, tied: bool | None) -> None:
     infos = [engine(tied=tied)]
     check(model("lm_head"), infos, expected=expected, options=Options())
     check(model(), infos, expected=expected, options=Options())
+
+
+def test_a_head_that_a_tied_engine_would_skip_is_refused() -> None:
+    tied = expectation(HEAD, tied=True)
+    with pytest.raises(ManifestError, match="tied to its embedding"):
+        check(model(), [engine()], expected=tied, options=Options())
+    check(model("lm_head"), [engine()], expected=tied, options=Options())
 
 
 @pytest.mark.parametrize(

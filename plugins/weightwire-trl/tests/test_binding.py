@@ -20,9 +20,12 @@ def test_a_trainer_without_the_seam_is_refused_and_the_callback_is_named(tiny_ch
 
 
 def test_a_trainer_that_was_given_another_transfer_is_refused(grpo):
-    trainer, _ = grpo(NOWHERE)
+    trainer, _ = grpo(NOWHERE, bind=False, peft_config=LORA)
+    callbacks = list(trainer.callback_handler.callbacks)
     with pytest.raises(ConfigurationError, match="weight_transfer=transfer"):
         WeightTransfer(NOWHERE).bind(trainer)
+    assert trainer.callback_handler.callbacks == callbacks
+    assert "merge_adapter" not in vars(trainer.model), "a trainer that was refused is left as it was"
 
 
 def test_binding_returns_the_transfer(grpo):
@@ -40,6 +43,7 @@ def test_another_rank_pushes_where_trl_would_have_it_run_the_stream(grpo, monkey
     monkeypatch.setattr(trainer, "is_world_process_zero", lambda: False)
     pushes = []
     binding = Binding(trainer, follow=lambda: pushes.append("push"), leave=lambda: None)
+    binding.take_over()
     assert (list(trainer._streaming_iter()), pushes) == ([], ["push"])
     binding.give_back()
     names = [name for name, _ in trainer._streaming_iter()]

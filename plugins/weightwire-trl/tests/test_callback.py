@@ -157,3 +157,10 @@ def test_a_session_takes_a_trainer_as_it_takes_a_model(sft, reference_engine, se
     with weightwire.connect(url, trainer, OPTIONS) as session:
         session.push(version="mine")
     assert served(url, trainer.model)
+
+
+def test_a_callback_that_was_made_for_another_trainer_is_refused_before_it_pushes(sft):
+    trainer, other = sft(), sft()
+    trainer.add_callback(WeightTransferCallback(other, "http://127.0.0.1:9", OPTIONS))
+    with pytest.raises(ConfigurationError, match="another trainer"):
+        trainer.train()

@@ -21,12 +21,13 @@ _GUESSED = 3
 
 
 def check_known(manifest: Manifest, expected: Expected) -> None:
-    """Refuse names that the engine would not find a place for.
-
-    An output head is let pass where the engine's is tied: it skips it.
-    """
-    tied = expected.tied_head is not False
-    unknown = [name for name in manifest.names if name not in expected.tensors and not (tied and is_head(name))]
+    """Refuse names that the engine would not find a place for."""
+    foreign = [name for name in manifest.names if name not in expected.tensors]
+    heads = [name for name in foreign if is_head(name)]
+    if expected.tied_head and heads:
+        _refuse_ignored_head(heads[0], expected)
+    # Where nobody knows whether the engine's head is tied, one is let pass: a tied engine skips it.
+    unknown = [name for name in foreign if expected.tied_head is False or name not in heads]
     if unknown:
         missing = expected.tensors.keys() - set(manifest.names)
         guessed = [_with_guess(name, missing) for name in unknown[:_GUESSED]]
@@ -35,6 +36,15 @@ def check_known(manifest: Manifest, expected: Expected) -> None:
             f"{expected.origin}: {some(guessed + unknown[_GUESSED:])}.",
             hint=_prefix_hint(unknown, expected.tensors) or "send names as save_pretrained() writes them",
         )
+
+
+def _refuse_ignored_head(name: str, expected: Expected) -> None:
+    raise ManifestError(
+        f"{name!r} would be sent, but the engine's output head is tied to its embedding, according to "
+        f"{expected.origin}: it would skip this one without a word, and answer with the embedding instead.",
+        hint="tie the head in the trainer as well (an adapter or modules_to_save on the embedding or the head unties "
+        "it), or serve a checkpoint whose head is its own: tie_word_embeddings=false",
+    )
 
 
 def check_shapes(manifest: Manifest, expected: Expected) -> None:

@@ -40,7 +40,7 @@ class Binding(transformers.TrainerCallback):  # type: ignore[misc] # Transformer
     """One trainer on one rank, taken over for as long as it trains."""
 
     def __init__(self, trainer: AsyncTrainer, *, follow: Callable[[], object], leave: Callable[[], object]) -> None:
-        """Take over.
+        """Look at the trainer; :meth:`take_over` changes it.
 
         Args:
             trainer: the trainer.
@@ -59,8 +59,6 @@ class Binding(transformers.TrainerCallback):  # type: ignore[misc] # Transformer
         self.trainer = trainer
         self._follow = follow
         self._leave = leave
-        trainer.add_callback(self)
-        self._take_over()
 
     def check(self, transfer: object) -> None:
         """Refuse a trainer that was not given *transfer*; only rank 0 can tell.
@@ -73,6 +71,11 @@ class Binding(transformers.TrainerCallback):  # type: ignore[misc] # Transformer
                 f"The {type(self.trainer).__name__} was not given this transfer.",
                 hint="pass it to the trainer as well: weight_transfer=transfer",
             )
+
+    def take_over(self) -> None:
+        """Take the trainer over, for as long as it trains."""
+        self.trainer.add_callback(self)
+        self._take_over()
 
     def give_back(self) -> None:
         """Let the trainer and its model be as they were. Idempotent."""

@@ -66,8 +66,17 @@ class WeightTransferCallback(transformers.TrainerCallback):  # type: ignore[misc
         """What the last push did; None before the first."""
         return self._pushes.receipt
 
-    def on_train_begin(self, *_: object, **__: object) -> None:
-        """Push, before the first rollout and the first evaluation."""
+    def on_train_begin(self, _args: Arguments, state: State, *_: object, **__: object) -> None:
+        """Push, before the first rollout and the first evaluation.
+
+        Raises:
+            ConfigurationError: the callback was made for another trainer, and would push that one's weights.
+        """
+        if state is not self._trainer.state:
+            raise ConfigurationError(
+                "The callback was added to another trainer than the one that it was made for.",
+                hint="trainer.add_callback(WeightTransferCallback(trainer, url)), with the same trainer twice",
+            )
         self._push()
 
     def on_step_end(self, _args: Arguments, state: State, control: Control, **_: object) -> None:

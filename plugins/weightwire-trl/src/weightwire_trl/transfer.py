@@ -76,6 +76,7 @@ class WeightTransfer:
         """
         binding = Binding(trainer, follow=self._push_bound, leave=self.destroy)
         binding.check(self)
+        binding.take_over()
         self._binding = binding
         return self
 
