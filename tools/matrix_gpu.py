@@ -20,7 +20,7 @@ class Line(msgspec.Struct, frozen=True):
     what: str
     ok: bool | None
     apart: float | None = None
-    seconds: object = None
+    seconds: float = 0.0
 
 
 def taken(path: Path, cell: Cell, *, day: str, commit: str) -> Result | None:
@@ -45,7 +45,7 @@ def taken(path: Path, cell: Cell, *, day: str, commit: str) -> Result | None:
     return Result(
         outcome=cell.expect if good else "fail",
         day=day,
-        seconds=sum(float(str(end.seconds)) for end in ends if end is not None),
+        seconds=sum(end.seconds for end in ends if end is not None),
         figures=wrong or f"{len(judged)} checks, eager and with CUDA graphs, max abs(Δ log p) = {held:.1e} in bfloat16",
         commit=commit,
     )

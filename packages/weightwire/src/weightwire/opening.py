@@ -43,19 +43,17 @@ class Opening:
         self._source = common.source
         self._options = common.options
         self._channel: ChannelInfo | None = None
-        self._warned = False
 
     def connect(self, deadline: Deadline) -> None:
         """Find out what the engines are and how they stand."""
+        first = self._standing.state is SessionState.NEW
         with during("connect"):
             infos = self._lifecycle.connect(deadline)
         self._standing.become(SessionState.CONNECTED)
         found = (expected.find(info, self._options) for info in infos)
-        known = next(filter(None, found), self.expected)
-        if known is None and not self._warned:
-            self._warned = True
+        self.expected = next(filter(None, found), self.expected)
+        if first and self.expected is None:
             log.warning(_NOBODY_KNOWS, ", ".join(info.url for info in infos))
-        self.expected = known
 
     def look(self, deadline: Deadline) -> None:
         """Ask the engines whether they are as this session left them, and recover where they are not.

@@ -53,7 +53,6 @@ class Session:
         self._part = _part(backend, common)
         self._ending: Ending | None = None
         self.turns = Turns()
-        self._process = os.getpid()
 
     def __enter__(self) -> Self:
         """Use the session in a ``with`` block; it is closed at the end."""
@@ -174,7 +173,7 @@ class Session:
     @in_turn
     def close(self) -> None:
         """Leave the group and drop every connection. Idempotent, and never raises for an engine that is gone."""
-        if self.state is SessionState.CLOSED or self._process != os.getpid():
+        if self.state is SessionState.CLOSED or self.turns.forked:
             return  # in a forked child there is nothing of its own to close
         try:
             self.wait()
@@ -190,9 +189,9 @@ class Session:
         return Deadline.after(self._options.timeout)
 
     def _refuse_closed(self) -> None:
-        if self._process != os.getpid():
+        if self.turns.forked:
             raise StateError(
-                f"The session was opened by process {self._process}; this is {os.getpid()}, a fork of it.",
+                f"The session was opened by process {self.turns.process}; this is {os.getpid()}, a fork of it.",
                 hint="push from the process that opened it, or call weightwire.connect() after the fork",
             )
         if self.state is SessionState.CLOSED:

@@ -16,13 +16,22 @@ R = TypeVar("R")
 
 
 class Turns:
-    """Whose turn it is. The thread that has it may call again from within."""
+    """Whose turn it is. The thread that has it may call again from within.
+
+    Attributes:
+        process: the process they were made in.
+    """
 
     def __init__(self) -> None:
         """It is nobody's."""
-        self._process = os.getpid()
+        self.process = os.getpid()
         self._lock = threading.RLock()
         self._doing = ""
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a fork of the one, :attr:`process`, that they were made in."""
+        return self.process != os.getpid()
 
     @contextmanager
     def taken(self, doing: str) -> Iterator[None]:
@@ -31,7 +40,7 @@ class Turns:
         Raises:
             StateError: another thread has it. Nothing was touched.
         """
-        if self._process != os.getpid():  # a fork has this thread alone, whoever had the turn
+        if self.forked:  # a fork has this thread alone, whoever had the turn
             yield
             return
         if not self._lock.acquire(blocking=False):
