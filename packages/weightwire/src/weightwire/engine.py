@@ -14,12 +14,12 @@ from weightwire.deadlines import Deadline
 from weightwire.errors import ControlError, EngineRefused, StateError, UpdateFailed, WeightwireError
 from weightwire.messages import CachePolicy, EngineInfo, PauseMode, RoundMode, TransferPlan
 from weightwire.planes import ControlPlane
-from weightwire.states import EngineState
+from weightwire.states import MARK, EngineState
 
-UPDATING_MARK = "weightwire:updating:{round}"
+UPDATING_MARK = MARK + "updating:{round}"
 """What the server's weight version says while a round may tear it; it outlives a trainer that dies."""
 
-TORN_MARK = "weightwire:{round}:torn"
+TORN_MARK = MARK + "{round}:torn"
 """What it says after a round failed."""
 
 

@@ -188,13 +188,19 @@ def _why_not(entry: DataPlaneEntry) -> str:
     return cast("Callable[[], str]", load(entry.usable))() if entry.usable else ""
 
 
-def _no_data_plane(backends: Sequence[str], reasons: Sequence[str]) -> CompatibilityError:
+def mixed_backends(backends: Sequence[str]) -> CompatibilityError:
+    """The error for engines that no one group can hold."""
     named = " and ".join(repr(backend) for backend in backends)
+    return CompatibilityError(
+        f"The engines run different weight-transfer backends ({named}); one group can't hold both.",
+        hint="start all servers with the same --weight-transfer-config",
+    )
+
+
+def _no_data_plane(backends: Sequence[str], reasons: Sequence[str]) -> CompatibilityError:
     if len(backends) > 1:
-        return CompatibilityError(
-            f"The engines run different weight-transfer backends ({named}); one group can't hold both.",
-            hint="start all servers with the same --weight-transfer-config",
-        )
+        return mixed_backends(backends)
+    named = repr(backends[0]) if backends else ""
     found = "; ".join(reasons) if reasons else "none is installed"
     return CompatibilityError(
         f"No data plane can feed a server whose weight-transfer backend is {named} ({found}).",

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from weightwire import dtypes, expected, preflight
 from weightwire.backend import SenderBackend
 from weightwire.deadlines import Deadline
-from weightwire.errors import CompatibilityError, ControlError, WeightwireError
+from weightwire.errors import ControlError, WeightwireError
 from weightwire.messages import ChannelInfo, EngineInfo
+from weightwire.negotiate import mixed_backends
 from weightwire.standing import Common
 from weightwire.states import EngineState, SessionState
 from weightwire.tensors import Manifest
@@ -102,14 +103,11 @@ class Opening:
         return manifest
 
     def _refuse_unlike(self, info: EngineInfo) -> None:
-        others = self._backend.engines.infos()
-        if any(info.backend != other.backend for other in others):
-            raise CompatibilityError(
-                f"{info.url} runs the weight-transfer backend {info.backend!r}, the other engines run "
-                f"{others[0].backend!r}; one group can't hold both.",
-                hint="start all servers with the same --weight-transfer-config",
-            )
-        self._checked((*others, info))
+        together = (*self._backend.engines.infos(), info)
+        backends = sorted({each.backend for each in together})
+        if len(backends) > 1:
+            raise mixed_backends(backends)
+        self._checked(together)
 
     def channel(self, manifest: Manifest, deadline: Deadline) -> ChannelInfo:
         """The open channel, if it fits *manifest*; otherwise a new one."""

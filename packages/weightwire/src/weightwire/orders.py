@@ -10,12 +10,10 @@ from typing import SupportsIndex, TypeVar
 
 from weightwire.errors import ConfigurationError
 from weightwire.messages import CachePolicy, PauseMode
+from weightwire.states import MARK
 
 LONGEST_VERSION = 200
 """Characters of a version: it travels in queries and stands in the engines' answers and logs."""
-
-OURS = "weightwire:"
-"""What an engine's version begins with while a round may tear it, and after one did (see :mod:`weightwire.engine`)."""
 
 _HUGE = 10**LONGEST_VERSION
 _EXAMPLE = "session.push(version=step), or a text such as 'step-1200'"
@@ -75,8 +73,8 @@ def _unfit(text: str) -> str:
         return f"it is longer than {LONGEST_VERSION} characters"
     if text != text.strip() or not text.isprintable():
         return "it begins or ends with a space, or holds a line end, a control character or half a character"
-    if text.startswith(OURS):
-        return f"{OURS!r} begins the marks of engines that must not serve"
+    if text.startswith(MARK):
+        return f"{MARK!r} begins the marks of engines that must not serve"
     return ""
 
 

@@ -6,6 +6,9 @@ from enum import StrEnum
 
 from weightwire.errors import StateError
 
+MARK = "weightwire:"
+"""What an engine's weight version begins with while a round may tear it, and after one did."""
+
 
 class SessionState(StrEnum):
     """What a session may do next.

@@ -8,7 +8,7 @@ from weightwire.deadlines import Deadline
 from weightwire.engine_wire import BACKEND
 from weightwire.errors import ConfigurationError, DeadlineExceeded, StateError
 from weightwire.messages import EngineInfo, EngineKind
-from weightwire.states import EngineState
+from weightwire.states import MARK, EngineState
 from weightwire.versions import release
 from weightwire.vllm import nccl, setups
 from weightwire.vllm.asleep import asleep
@@ -22,9 +22,6 @@ ANSWERS_WITHIN = 30.0
 
 ANSWERS_SHARE = 0.8
 """And the part of the caller's time that it may take, so that there is some left to say what is wrong."""
-
-MARKED = "weightwire:"
-"""Weight versions that begin so are marks of a round that never came to its end (see :mod:`weightwire.engines`)."""
 
 
 class _WorldSize(msgspec.Struct):
@@ -172,7 +169,7 @@ def _backend(kind: EngineKind) -> str:
 
 def _state(held: str | None, *, is_paused: bool) -> EngineState:
     """Torn where a round left its mark, or, where no marks are kept, where the engine is paused and nobody owns it."""
-    torn = is_paused if held is None else held.startswith(MARKED)
+    torn = is_paused if held is None else held.startswith(MARK)
     return EngineState.TORN if torn else EngineState.WHOLE
 
 
