@@ -38,8 +38,9 @@ def test_the_waiter_leaves_at_the_deadline_while_the_call_goes_on():
 
 
 def test_a_running_call_does_not_keep_the_interpreter_alive():
-    release = threading.Event()
-    Call(lambda: release.wait(10), doing="hanging")
+    release, started = threading.Event(), threading.Event()
+    Call(lambda: started.set() or release.wait(10), doing="hanging")
+    assert started.wait(5)
 
     hanging = [thread for thread in threading.enumerate() if thread.name.endswith("hanging")]
 

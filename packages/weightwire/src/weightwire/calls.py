@@ -1,15 +1,13 @@
-"""Watched calls: a blocking call on a thread of its own, whose waiter always meets its deadline.
-
-``concurrent.futures`` is not used: its worker threads are joined when the interpreter exits, so that a call to a
-wedged engine would keep a finished trainer alive for ever. The threads here are daemons.
-"""
+"""Watched calls: a blocking call on another thread, whose waiter always meets its deadline."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, TypeVar
 
+from weightwire import threads
 from weightwire.deadlines import Deadline
 
 T = TypeVar("T")
@@ -19,7 +17,7 @@ class Call(Generic[T]):
     """A call in flight."""
 
     def __init__(self, work: Callable[[], T], *, doing: str) -> None:
-        """Start *work* at once on a daemon thread.
+        """Start *work* at once on a daemon thread that does nothing else meanwhile.
 
         Args:
             work: the blocking call.
@@ -29,8 +27,8 @@ class Call(Generic[T]):
         self._finished = threading.Event()
         self._error: BaseException | None = None
         self._value: list[T] = []
-        # The work is the thread's alone, and gone with it: calls are remembered long after they have ended.
-        threading.Thread(target=self._run, args=(work,), name=f"weightwire: {doing}", daemon=True).start()
+        # The work is the thread's alone, and let go when it ends: calls are remembered for long.
+        threads.shared.run(partial(self._run, work), name=f"weightwire: {doing}")
 
     def _run(self, work: Callable[[], T]) -> None:
         finished = self._finished
