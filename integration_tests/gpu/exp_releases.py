@@ -29,18 +29,18 @@ def releases(context: Context, results: Results) -> None:
     info = weightwire.inspect(context.servers[server].url)
     results.tell("what the server tells", ok=bool(info.nccl_version), nccl=info.nccl_version, seen=str(info.variables))
     with results.step("a mismatch is refused"):
-        refused(context, results, server, model)
+        refused(context, results, server, model, library=brought(context))
     with results.step("the cure: the trainer loads the engine's library beside torch's"):
         cured(context, results, other, model)
     with results.step("an engine that does not tell its release"):
         unknown(context, results, other, model)
 
 
-def refused(context: Context, results: Results, server: str, model: Any) -> None:
-    """Before anybody joins."""
+def refused(context: Context, results: Results, server: str, model: Any, *, library: str) -> None:
+    """Before anybody joins: the trainer has *library*, or torch's own if that is empty."""
     began = time.monotonic()
     try:
-        connect(context, server, model, nccl_library=context.library).close()
+        connect(context, server, model, nccl_library=library).close()
     except CompatibilityError as error:
         results.tell("a mismatch is refused", ok=True, seconds=time.monotonic() - began, error=str(error))
     else:
@@ -50,11 +50,16 @@ def refused(context: Context, results: Results, server: str, model: Any) -> None
 def cured(context: Context, results: Results, other: str, model: Any) -> None:
     """Both run the other release."""
     began = time.monotonic()
-    with connect(context, other, model, nccl_library=context.library) as session:
+    with connect(context, other, model, nccl_library=brought(context)) as session:
         joined = time.monotonic() - began
         session.push("cured")
         found = off(context.servers[other].url, model)
         results.tell("the cure", ok=found < CLOSE, apart=found, joined=joined)
+
+
+def brought(context: Context) -> str:
+    """The libnccl that was brought: for this experiment, or for every session."""
+    return context.library or str(context.options.get("nccl_library", ""))
 
 
 def unknown(context: Context, results: Results, other: str, model: Any) -> None:

@@ -22,7 +22,7 @@ import weightwire.plan
 from gpu_context import Context, Results, main
 from gpu_models import Said, apart, fill, off, said, shaped_model
 from gpu_sessions import FAR, SAME, connect, seconds
-from gpu_stock_sender import StockSender
+from gpu_stock_sender import StockSender, is_there
 
 MIB = 1 << 20
 SIZES = {"8b": (1024, 512, 2048, 256), "0.6b": (1024, 512, 256), "small": (16, 8)}  # MiB, the default first
@@ -98,7 +98,7 @@ def speed(context: Context, results: Results) -> None:
     bench = made(context, results, server, shape)
     with results.step("one tensor a collective"):
         learned(bench)
-    every = settings(shape, stock=context.cuda)
+    every = settings(shape, stock=context.cuda and is_there())
     for cycle in range(CYCLES):
         for setting in every if cycle % 2 == 0 else every[::-1]:
             if context.left < LAST:

@@ -40,6 +40,7 @@ EXPERIMENTS = (
     Experiment("fsdp2", "exp_sources.py", "sources", ("fsdp2", "sources"), ("sources",), 25.0),
     Experiment("zero3", "exp_sources.py", "sources", ("zero3", "sources"), ("sources",), 30.0),
     Experiment("zero3-offload", "exp_sources.py", "sources", ("zero3-offload", "sources"), ("sources",), 30.0),
+    Experiment("other-torch", "exp_other_torch.py", "sources", ("sources",), ("sources",), 30.0),
     Experiment("trl", "exp_trl.py", "trl", ("small-shape",), ("small-shape",), 60.0),
     Experiment("releases", "exp_releases.py", "releases", ("sources", "other-nccl"), ("sources", "other-nccl"), 45.0),
     Experiment("speed-8b", "exp_speed.py", ALONE, ("large-shape", "8b"), ("large-shape",), 90.0, vllm=True),

@@ -14,6 +14,15 @@ import torch
 GIVE_UP = 120.0  # seconds a call may take
 
 
+def is_there() -> bool:
+    """Whether the vLLM that can be imported here has that sender."""
+    try:
+        from vllm.distributed.weight_transfer import nccl_engine  # noqa: PLC0415
+    except ImportError:
+        return False
+    return hasattr(nccl_engine, "NCCLTrainerSendWeightsArgs")
+
+
 class Answered(threading.Thread):
     """A call in flight."""
 

@@ -24,6 +24,7 @@ from gpu_servers import Plan, Server
 from gpu_site import expose
 
 CLOSING = 10.0  # seconds kept for stopping
+OWN_NCCL = "nvidia/nccl/lib/libnccl.so.2"  # in a site that brings a torch of its own
 
 
 def main() -> int:
@@ -145,6 +146,9 @@ def made(arguments: argparse.Namespace, version: str, until: float) -> Context:
         name, url, model = word.split("=", 2)
         context.servers[name] = Served(url, model, ready=1.0)
     context.options = dict(word.split("=", 1) for word in arguments.option)
+    own = Path(context.site) / OWN_NCCL
+    if context.site and own.is_file():
+        context.options.setdefault("nccl_library", str(own))
     if arguments.rehearse:
         context.options["data_plane"] = "nccl-rehearsal"
     return context
