@@ -1,6 +1,6 @@
 """Seconds a round for one shape: ours and vLLM's own sender in turn, by size of the packs, and what each brought.
 
-``python exp_speed.py CONTEXT.json SERVER SHAPE``, with vLLM (up to 0.27) importable for its sender. How fast the
+``python exp_speed.py CONTEXT.json SERVER SHAPE``, with vLLM importable for its sender. How fast the
 server's Python runs changes by a third from minute to minute on a shared host, so what is compared runs in turn, round
 after round, and not one after the other. Every connection pushes B, A, B, A, and what the server then says must be what
 it said of the same weights when they came one tensor at a time: a race of two packs would show.
@@ -22,7 +22,7 @@ import weightwire.plan
 from gpu_context import Context, Results, main
 from gpu_models import Said, apart, fill, off, said, shaped_model
 from gpu_sessions import FAR, SAME, connect, seconds
-from gpu_stock_sender import StockSender, is_there
+from gpu_stock_sender import is_there, stock_sender
 
 MIB = 1 << 20
 SIZES = {"8b": (1024, 512, 2048, 256), "0.6b": (1024, 512, 256), "small": (16, 8)}  # MiB, the default first
@@ -163,7 +163,7 @@ def opened(bench: Bench, setting: Setting) -> Iterator[Any]:
     """A function that pushes."""
     size = setting.mib * MIB
     if setting.stock:
-        sender = StockSender(bench.url)
+        sender = stock_sender(bench.url)
         yield lambda which: sender.push(bench.named(which), size)
         return
     default = weightwire.plan.STOCK_BUCKET

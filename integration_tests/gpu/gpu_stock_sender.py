@@ -1,26 +1,34 @@
-"""vLLM's own sender, up to 0.27: its static functions, with the calls that its users make around them."""
+"""vLLM's own sender: static functions up to 0.27, with the calls that its users make around them; an object since."""
 
 from __future__ import annotations
 
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib import import_module
 from typing import Any
 
 import requests
 import torch
 
 GIVE_UP = 120.0  # seconds a call may take
+MODULE = "vllm.distributed.weight_transfer.nccl_engine"
 
 
 def is_there() -> bool:
-    """Whether the vLLM that can be imported here has that sender."""
+    """Whether a vLLM can be imported here."""
     try:
-        from vllm.distributed.weight_transfer import nccl_engine  # noqa: PLC0415
+        import_module(MODULE)
     except ImportError:
         return False
-    return hasattr(nccl_engine, "NCCLTrainerSendWeightsArgs")
+    return True
+
+
+def stock_sender(url: str) -> StockSender | StockTrainer:
+    """The sender that the vLLM here has."""
+    since_0_28 = hasattr(import_module(MODULE), "NCCLTrainerWeightTransferEngine")
+    return StockTrainer(url) if since_0_28 else StockSender(url)
 
 
 class Answered(threading.Thread):
@@ -96,6 +104,76 @@ class StockSender:
 
     def _call(self, route: str, body: dict[str, Any] | None = None, **query: str) -> None:
         _checked(route, _post(f"{self._url}/{route}", body, **query))
+
+
+class Tensors:
+    """What vLLM 0.28 and later call a weight source.
+
+    Attributes:
+        named: what the next round brings.
+    """
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.named: Sequence[tuple[str, torch.Tensor]] = ()
+
+    def metadata(self) -> list[Any]:
+        """Names, dtypes, and shapes."""
+        from vllm.distributed.weight_transfer.base import ParamMeta  # noqa: PLC0415
+
+        return [ParamMeta(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in self.named]
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """A fresh pass."""
+        return iter(self.named)
+
+
+class StockTrainer:
+    """A channel of vLLM's own, 0.28 and later, into one server: it makes all calls but `/pause` and `/resume`."""
+
+    def __init__(self, url: str) -> None:
+        """Open nothing yet: the size of the buffers belongs to the channel, and comes with the first push."""
+        self._url = url
+        self._tensors = Tensors()
+        self._engine: Any = None
+
+    def push(self, tensors: Sequence[tuple[str, torch.Tensor]], bucket_bytes: int) -> dict[str, float]:
+        """One round with two buffers; seconds of its parts and of all."""
+        self._tensors.named = tensors
+        self._engine = self._engine or self._opened(bucket_bytes)
+        took: dict[str, float] = {}
+        began = last = time.monotonic()
+        for phase, work in (("pause", self._pause), ("transfer", self._send), ("resume", self._resume)):
+            work()
+            took[phase], last = time.monotonic() - last, time.monotonic()
+        return {**took, "total": last - began}
+
+    def _opened(self, bucket_bytes: int) -> Any:
+        from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient  # noqa: PLC0415
+
+        module = import_module(MODULE)
+        meeting = module.NCCLTrainerInitInfo(
+            master_address="127.0.0.1",
+            master_port=_free_port(),
+            world_size=2,
+            packed=True,
+            packed_buffer_size_bytes=bucket_bytes,
+            packed_num_buffers=2,
+            rank=0,
+        )
+        client = HTTPVLLMWeightSyncClient(self._url, timeout=GIVE_UP)
+        engine = module.NCCLTrainerWeightTransferEngine
+        return engine.trainer_init(meeting, client=client, source=self._tensors)
+
+    def _pause(self) -> None:
+        _checked("pause", _post(f"{self._url}/pause", mode="keep"))
+
+    def _send(self) -> None:
+        self._engine.send_weights()
+        torch.cuda.synchronize()
+
+    def _resume(self) -> None:
+        _checked("resume", _post(f"{self._url}/resume"))
 
 
 def _post(url: str, body: dict[str, Any] | None = None, **query: str) -> int:
