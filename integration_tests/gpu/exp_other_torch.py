@@ -22,6 +22,9 @@ def other_torch(context: Context, results: Results) -> None:
     engines = weightwire.inspect(context.servers[server].url).nccl_version
     ours = nccl_version.ours()
     results.tell("releases", torch=torch.__version__, ours=ours, engines=engines, brought=brought(context))
+    if not engines:
+        results.tell("the engine does not tell its release of NCCL", ok=False)
+        return
     if nccl_version.numbers(engines) == nccl_version.numbers(ours):
         results.tell("both run one release: there is nothing to refuse")
         return
