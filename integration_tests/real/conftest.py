@@ -36,16 +36,17 @@ SECONDS = 600
 
 
 class Place(NamedTuple):
-    """A server."""
+    """A server; a plain one keeps its weights as they come, as one on a GPU does."""
 
     engine: str
     model: str
     tp: int = 1
     dp: int = 1
+    plain: bool = False
 
     def __str__(self) -> str:
         """The test's id."""
-        return f"{self.engine}-{self.model}-tp{self.tp}-dp{self.dp}"
+        return f"{self.engine}-{self.model}-tp{self.tp}-dp{self.dp}{'-plain' if self.plain else ''}"
 
 
 QUICK = [Place("ours", "qwen3"), Place("stock", "qwen3")]
@@ -58,6 +59,9 @@ PLACES = [
     Place("stock", "qwen3", tp=2),
     Place("ours", "qwen3", dp=2),
     Place("stock", "qwen3", dp=2),
+    Place("ours", "qwen3", plain=True),
+    Place("ours", "llama-tied", plain=True),
+    Place("ours", "qwen3", tp=2, plain=True),
 ]
 
 
@@ -181,7 +185,7 @@ def served(
     place: Place = request.param
     a, b = weights(place.model, 1), weights(place.model, 2)
     assert distance(a.scores, b.scores) > 1, "the two must be told apart"
-    setup = Setup(engine=place.engine, tp=place.tp, dp=place.dp)
+    setup = Setup(engine=place.engine, tp=place.tp, dp=place.dp, plain=place.plain)
     server = VllmServer(environment, a.path, setup=setup, ready_within=SECONDS - 60)
     try:
         start(server)

@@ -1,4 +1,4 @@
-"""The sender's membership in the group: how it is met, joined, sent to, and left."""
+"""A membership in the group: how it is met, joined, sent to or received from, and left."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from weightwire.errors import ChannelError, DeadlineExceeded
 from weightwire.planes import Watch
 
 from weightwire_torch.broadcasting import Guard, Ready, all_well
+from weightwire_torch.lifeline import Lifeline
+from weightwire_torch.listening import Place
 from weightwire_torch.nccl_communicator import Communicator, Nccl, wait_until
 from weightwire_torch.nccl_device import Device, Mark
 from weightwire_torch.nccl_rendezvous import meeting_point
-from weightwire_torch.nccl_store import Offer, Place
+from weightwire_torch.nccl_store import Offer
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +35,12 @@ class Transport:
 class Flight:
     """A broadcast under way."""
 
-    def __init__(self, communicator: Communicator, mark: Mark, *, nbytes: int, deadline: Deadline) -> None:
+    def __init__(self, communicator: Communicator, mark: Mark, *, nbytes: int, guard: Guard) -> None:
         """Watch over what ends at *mark*."""
         self._communicator = communicator
         self._mark = mark
         self._nbytes = nbytes
-        self._deadline = deadline
+        self._guard = guard
 
     def land(self) -> None:
         """Wait for the end.
@@ -46,15 +48,22 @@ class Flight:
         Raises:
             DeadlineExceeded: the deadline passed.
             ChannelError: the communicator broke or was aborted, or the GPU failed.
+            BaseException: what the group's watch reports.
         """
-        guard = Guard(self._deadline, all_well)
-        _pass(self._mark, self._communicator, guard=guard, doing=f"broadcasting {self._nbytes} bytes over NCCL")
+        _pass(self._mark, self._communicator, guard=self._guard, doing=f"broadcasting {self._nbytes} bytes over NCCL")
 
 
 class NcclGroup:
-    """Rank 0 of a group that a stock engine's workers join. Make it with :meth:`host`, then :meth:`join`."""
+    """A member. Rank 0 makes it with :meth:`host`; then :meth:`join`.
 
-    def __init__(self, transport: Transport, unique_id: bytes, *, offer: Offer | None, world_size: int) -> None:
+    Attributes:
+        watch: what may end a broadcast besides its deadline; a worker of ours watches the sender.
+        lifeline: what our workers hold on to; cut when this member leaves.
+    """
+
+    def __init__(
+        self, transport: Transport, unique_id: bytes, *, offer: Offer | None, world_size: int, rank: int = 0
+    ) -> None:
         """Own what was prepared; nobody is waited for.
 
         Args:
@@ -62,9 +71,13 @@ class NcclGroup:
             unique_id: of the communicator.
             offer: where the workers find the id; None where the control plane hands it to them.
             world_size: members, this one included.
+            rank: which of them this one is; 0 is the sender.
         """
         self.unique_id = unique_id
         self.world_size = world_size
+        self.rank = rank
+        self.watch: Watch = all_well
+        self.lifeline: Lifeline | None = None
         self._transport = transport
         self._offer = offer
         self._communicator: Communicator | None = None
@@ -95,10 +108,10 @@ class NcclGroup:
         return self._offer.port if self._offer is not None else 0
 
     def join(self, deadline: Deadline, watch: Watch = all_well) -> None:
-        """Enter, together with all workers, and sum one float with them as vLLM's own sender does.
+        """Enter, together with all members, and sum one float with them as vLLM's own sender does.
 
         Raises:
-            DeadlineExceeded: a worker did not come.
+            DeadlineExceeded: a member did not come.
             ChannelError: NCCL refused a member.
             BaseException: what *watch* reports.
         """
@@ -114,11 +127,11 @@ class NcclGroup:
             self._offer.withdraw()
 
     def begin(self, flat: torch.Tensor, ready: Ready, deadline: Deadline) -> Flight:
-        """Begin to broadcast from rank 0.
+        """Begin to broadcast from rank 0, into or out of *flat*.
 
         Args:
-            flat: one-dimensional uint8, contiguous, on the device of this group.
-            ready: makes the wire wait for the bytes.
+            flat: one-dimensional uint8, contiguous, on the device of this group; as long on every member.
+            ready: makes the wire wait for the bytes, or until they may be overwritten.
             deadline: when to give up.
 
         Raises:
@@ -126,12 +139,13 @@ class NcclGroup:
             ChannelError: the group is not open, or broke.
         """
         communicator, device = self._opened(), self._transport.device
+        guard = Guard(deadline, self.watch)
         with device.here():
             ready()
             device.keep(flat)
             communicator.broadcast(flat.data_ptr(), flat.numel(), stream=device.wire)
-            communicator.settle(Guard(deadline, all_well), "queueing a broadcast")
-            return Flight(communicator, device.mark_wire(), nbytes=flat.numel(), deadline=deadline)
+            communicator.settle(guard, "queueing a broadcast")
+            return Flight(communicator, device.mark_wire(), nbytes=flat.numel(), guard=guard)
 
     def abort(self) -> None:
         """Leave at once: what is under way ends. Any thread; idempotent, never raises, never blocks."""
@@ -150,16 +164,18 @@ class NcclGroup:
 
     def _enter(self, guard: Guard) -> None:
         with self._transport.device.here():
-            entering = Communicator.enter(self._transport.nccl, self.unique_id, rank=0, world_size=self.world_size)
+            entering = Communicator.enter(
+                self._transport.nccl, self.unique_id, rank=self.rank, world_size=self.world_size
+            )
         with self._leaving:
             self._communicator, left = entering, self._left
         if left:
             entering.abort()
-        entering.settle(guard, f"waiting for {self.world_size - 1} workers to join the NCCL group")
+        entering.settle(guard, f"waiting for the other {self.world_size - 1} members to join the NCCL group")
 
     def _warm_up(self, guard: Guard) -> None:
         communicator, device = self._opened(), self._transport.device
-        doing = "summing one float with the workers"
+        doing = "summing one float with all members"
         with device.here():
             one = torch.zeros(1, dtype=torch.float32, device=device.torch_device)
             device.hold_wire(device.mark_caller())
@@ -171,7 +187,7 @@ class NcclGroup:
 
     def _why_late(self) -> str:
         return (
-            f"NCCL told the workers to meet at {meeting_point(self.unique_id)}: if they can't reach that, set "
+            f"NCCL told the members to meet at {meeting_point(self.unique_id)}: if they can't reach that, set "
             "NCCL_SOCKET_IFNAME on both sides to the interface that connects them; two releases of NCCL never meet "
             f"(this is {self._transport.nccl.version}); NCCL_DEBUG=WARN on both sides tells more"
         )
@@ -187,6 +203,8 @@ class NcclGroup:
             communicator, self._communicator, self._left = self._communicator, None, True
         if self._offer is not None:
             self._offer.withdraw()
+        if self.lifeline is not None:
+            self.lifeline.cut()
         return communicator
 
 

@@ -1,4 +1,4 @@
-"""The data plane over NCCL: byte for byte what vLLM's own ``nccl`` engine receives, without vLLM."""
+"""The data plane over NCCL: byte for byte what vLLM's own ``nccl`` engine receives, without vLLM; and to our engine."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from weightwire.messages import ChannelSpec, EngineKind, Rendezvous
 from weightwire_torch import nccl_environment, nccl_version
 from weightwire_torch.addresses import address_for
 from weightwire_torch.broadcasting import Flight, Ready
+from weightwire_torch.lifeline import Lifeline
+from weightwire_torch.listening import Place
 from weightwire_torch.nccl_device import CudaDevice, why_no_cuda
 from weightwire_torch.nccl_group import NcclGroup, Transport
 from weightwire_torch.nccl_library import NcclLibrary
 from weightwire_torch.nccl_path import default_library
-from weightwire_torch.nccl_store import Place
 from weightwire_torch.pump import Pump
 from weightwire_torch.pumped_plane import PumpedPlane
 from weightwire_torch.ring import Ring
@@ -116,9 +117,12 @@ class NcclPlane(PumpedPlane[NcclGroup]):
         nccl_environment.check(spec.engines, transport.device.torch_device)
         ring = ring_for(spec, transport.device.torch_device)
         address = spec.address or address_for(info.url for info in spec.engines)
-        self._group = _hosted(transport, spec, address)
+        if any(info.kind is EngineKind.OURS for info in spec.engines):
+            self._group, meeting = _towards_ours(transport, spec, address)
+        else:
+            self._group, meeting = _towards_stock(transport, spec, address)
         self._pump = Pump(NcclBroadcaster(transport, self._group), ring)
-        return _rendezvous(self._group, spec, address)
+        return meeting
 
 
 def ring_for(spec: ChannelSpec, device: torch.device) -> Ring:
@@ -137,18 +141,31 @@ def ring_for(spec: ChannelSpec, device: torch.device) -> Ring:
         ) from error
 
 
-def _hosted(transport: Transport, spec: ChannelSpec, address: str) -> NcclGroup:
+def _towards_stock(transport: Transport, spec: ChannelSpec, address: str) -> tuple[NcclGroup, Rendezvous]:
+    """A worker of vLLM's own engine finds the communicator's id at a store, or in the call where there is none."""
     place = None if spec.port == NO_STORE else Place(address, spec.port)
-    return NcclGroup.host(transport, place, world_size=spec.world_size, timeout=spec.timeout)
-
-
-def _rendezvous(group: NcclGroup, spec: ChannelSpec, address: str) -> Rendezvous:
-    ours = any(info.kind is EngineKind.OURS for info in spec.engines)
-    return Rendezvous(
+    group = NcclGroup.host(transport, place, world_size=spec.world_size, timeout=spec.timeout)
+    meeting = Rendezvous(
         address=address,
         port=group.port,
         world_size=spec.world_size,
         unique_id=b"" if group.port else group.unique_id,
         timeout=spec.timeout,
-        extra={"transport": "nccl"} if ours else {},
     )
+    return group, meeting
+
+
+def _towards_ours(transport: Transport, spec: ChannelSpec, address: str) -> tuple[NcclGroup, Rendezvous]:
+    """A worker of ours is told the id and our release of NCCL in the call, and ties itself to our lifeline."""
+    group = NcclGroup.host(transport, None, world_size=spec.world_size, timeout=spec.timeout)
+    if spec.port != NO_STORE:
+        group.lifeline = Lifeline(Place(address, spec.port), workers=spec.world_size - 1)
+    meeting = Rendezvous(
+        address=address,
+        port=group.lifeline.port if group.lifeline is not None else 0,
+        world_size=spec.world_size,
+        unique_id=group.unique_id,
+        timeout=spec.timeout,
+        extra={"transport": "nccl", "nccl_version": transport.nccl.version},
+    )
+    return group, meeting

@@ -34,9 +34,10 @@ def weightwire_register(registry: Registry) -> None:
     registry.add_data_plane(
         DataPlaneEntry(
             name="nccl",
-            backends=("nccl",),
+            backends=("nccl", "weightwire"),
             factory="weightwire_torch.nccl_plane:NcclPlane",
             usable="weightwire_torch.nccl_plane:usable",
             priority=10,
+            our_engine_on="cuda",
         )
     )

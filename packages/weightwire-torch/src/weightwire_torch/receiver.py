@@ -11,7 +11,7 @@ from weightwire.messages import PackGeometry, TensorMeta
 
 from weightwire_torch.broadcasting import Flight
 from weightwire_torch.framing import packs, views
-from weightwire_torch.ring import Ring
+from weightwire_torch.ring import Region, Ring
 
 
 class Receiving(Protocol):
@@ -43,12 +43,31 @@ def receive(
     """
     cut = packs(tensors, geometry)
     regions = ring.lay_out(cut)
+    for index in arrivals(group, ring, regions):
+        pack, arrived = cut[index], views(ring.at(regions[index]), cut[index])
+        yield [(meta.name, tensor) for meta, tensor in zip(pack.tensors, arrived, strict=True)]
+
+
+def arrivals(group: Receiving, ring: Ring, regions: Sequence[Region]) -> Iterator[int]:
+    """Receive pack by pack, each in its region of the ring.
+
+    Args:
+        group: this member.
+        ring: used for nothing else meanwhile.
+        regions: as :meth:`Ring.lay_out` gave them.
+
+    Yields:
+        The number of the pack that has arrived: it is there until the next step.
+
+    Raises:
+        DeadlineExceeded: nothing came within the group's timeout.
+        ChannelError: the sender is gone, or left the group.
+    """
     flights: deque[Flight] = deque()
-    for index, (pack, region) in enumerate(zip(cut, regions, strict=True)):
+    for index in range(len(regions)):
         for ahead in regions[index + len(flights) :]:
             if ahead.after > index:  # its memory is still in use
                 break
             flights.append(group.begin(ring.at(ahead)))
         flights.popleft().land()
-        arrived = views(ring.at(region), pack)
-        yield [(meta.name, tensor) for meta, tensor in zip(pack.tensors, arrived, strict=True)]
+        yield index

@@ -11,7 +11,9 @@ import msgspec
 from weightwire.messages import TensorMeta
 
 WIRE_VERSION = 1
-"""Raised when a field changes its meaning; both sides carry it, so that an old one refuses a new one in words."""
+"""Raised when a field changes its meaning; both sides carry it, so that an old one refuses a new one in words.
+
+A new field with a default does not raise it: one that does not know NCCL refuses that transport in words."""
 
 BACKEND = "weightwire"
 """The name our engine is registered under in vLLM, from 0.22 on."""
@@ -36,6 +38,9 @@ class EngineInit(msgspec.Struct, frozen=True, kw_only=True):
         buffer_bytes: the pack rule's size.
         tensors: the manifest, in order.
         digest: its digest.
+        unique_id: of the communicator, over NCCL; the address and the port are then those of a socket that the sender
+            holds open as long as it lives, and port 0 says that there is none.
+        nccl_version: the sender's release of NCCL.
     """
 
     wire_version: int
@@ -49,6 +54,8 @@ class EngineInit(msgspec.Struct, frozen=True, kw_only=True):
     buffer_bytes: int
     tensors: tuple[TensorMeta, ...]
     digest: str
+    unique_id: bytes = b""
+    nccl_version: str = ""
 
 
 class EngineUpdate(msgspec.Struct, frozen=True, kw_only=True):

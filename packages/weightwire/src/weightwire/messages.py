@@ -93,6 +93,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         staged: whether it can receive while it serves.
         model: the model's id or path on the server; empty where it can't be told.
         dtype: the model's dtype on the server; empty where it can't be told.
+        device: what its workers run on, such as ``"cuda"`` or ``"cpu"``; empty where it can't be told.
         tied_head: whether the output head shares the embedding; None where it can't be told.
         nccl_version: the NCCL its workers load, such as ``"2.28.9"``; empty where it can't be told.
         variables: those of its environment variables that a transport reads (``NCCL_*``, ``CUDA_VISIBLE_DEVICES``);
@@ -115,6 +116,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     staged: bool = False
     model: str = ""
     dtype: str = ""
+    device: str = ""
     tied_head: bool | None = None
     nccl_version: str = ""
     variables: dict[str, str] = {}

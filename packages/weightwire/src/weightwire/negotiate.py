@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 from weightwire.deadlines import Deadline
 from weightwire.errors import CompatibilityError, ConfigurationError, PluginError
 from weightwire.http import Http
-from weightwire.messages import EngineInfo
+from weightwire.messages import EngineInfo, EngineKind
 from weightwire.options import Options
 from weightwire.planes import ControlPlane, DataPlane, WeightSource
 from weightwire.registry import ControlPlaneEntry, DataPlaneEntry, Registry, WeightSourceEntry, load
@@ -62,7 +62,7 @@ def data_plane(registry: Registry, infos: Sequence[EngineInfo], options: Options
         return entry.name, cast("Callable[[], DataPlane]", load(entry.factory))()
     reasons = []
     for entry in sorted(fitting, key=lambda entry: -entry.priority):
-        reason = "it is used only by name" if entry.priority <= BY_NAME_ONLY else _why_not(entry)
+        reason = "it is used only by name" if entry.priority <= BY_NAME_ONLY else _why_not(entry, infos)
         if not reason:
             return entry.name, cast("Callable[[], DataPlane]", load(entry.factory))()
         reasons.append(f"{entry.name}: {reason}")
@@ -184,7 +184,12 @@ def _advice(registry: Registry, entry: ControlPlaneEntry, version: str) -> str:
     return "use a newer release of the engine"
 
 
-def _why_not(entry: DataPlaneEntry) -> str:
+def _why_not(entry: DataPlaneEntry, infos: Sequence[EngineInfo]) -> str:
+    for info in infos if entry.our_engine_on else ():
+        if info.kind is EngineKind.OURS and info.device != entry.our_engine_on:
+            return (
+                f"our engine at {info.url} runs on {info.device or 'an unknown device'}, not on {entry.our_engine_on}"
+            )
     return cast("Callable[[], str]", load(entry.usable))() if entry.usable else ""
 
 

@@ -63,6 +63,8 @@ class DataPlaneEntry(msgspec.Struct, frozen=True, kw_only=True):
         factory: ``module:callable``, called without arguments; returns a :class:`~weightwire.planes.DataPlane`.
         usable: ``module:function``, called without arguments; returns why the plane can't be used here, or "".
         priority: among usable planes for one backend, the highest wins.
+        our_engine_on: the kind of device that our engine must run on to receive this way, such as ``"cuda"``; empty
+            where it may be any. Not asked of other engines: their backend says it all.
     """
 
     name: str
@@ -70,6 +72,7 @@ class DataPlaneEntry(msgspec.Struct, frozen=True, kw_only=True):
     factory: str
     usable: str = ""
     priority: int = 0
+    our_engine_on: str = ""
 
 
 class WeightSourceEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,9 @@ from weightwire.engine_wire import EngineInit
 from weightwire.errors import StateError
 
 from weightwire_vllm_engine import wire
-from weightwire_vllm_engine.channel import Channel, Load
+from weightwire_vllm_engine.channel import Channel, Load, Seen
+from weightwire_vllm_engine.plan import Plan
+from weightwire_vllm_engine.planner import Planner, log
 from weightwire_vllm_engine.ranks import worker_rank
 
 
@@ -29,6 +31,12 @@ class WeightwireEngine(WeightTransferEngine):  # type: ignore[misc]  # vLLM is n
     """Receives weights from a Weightwire trainer and loads them through the model's own loaders."""
 
     channel: Channel | None = None
+    planner: Planner | None = None
+    plan: Plan | None = None
+    """What the round under way lands by; None where it takes vLLM's reload, as every round does up to 0.24."""
+
+    reloading = False
+    """The model's layers are out of order, from the start of a reload to its finish, also where an update failed."""
 
     def parse_init_info(self, init_dict: Mapping[str, object]) -> EngineInit:
         """Decode what the trainer says of the channel."""
@@ -44,16 +52,27 @@ class WeightwireEngine(WeightTransferEngine):  # type: ignore[misc]  # vLLM is n
         self.channel = Channel.join(init_info, worker_rank(self.parallel_config, init_info.rank_offset))
 
     def start_weight_update(self) -> None:
-        """Let every layer take new weights: from 0.25."""
-        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload  # noqa: PLC0415
+        """Choose the way that the round takes, and for the reload let every layer take new weights: from 0.25."""
+        self.planner = self.planner or Planner()
+        self.plan = self.planner.begin(self.model, self._plannable())
+        if self.plan is None:
+            from vllm.model_executor.model_loader.reload import initialize_layerwise_reload  # noqa: PLC0415
 
-        initialize_layerwise_reload(self.model)
+            self.reloading = True
+            initialize_layerwise_reload(self.model)
 
     def finish_weight_update(self) -> None:
-        """Put every layer back to work: from 0.25."""
+        """Put every layer back to work, where the round took them apart: from 0.25."""
+        if self.plan is not None:
+            log.info("Weightwire: the round landed by the plan.")
+            return
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload  # noqa: PLC0415
 
         finalize_layerwise_reload(self.model, self.model_config)
+        self.reloading = False
+        if self.planner is not None:
+            log.info("Weightwire: the round took vLLM's reload: %s.", self.planner.why)
+            self.planner.end()
 
     def receive_weights(self, update_info: wire.Update, load_weights: Load | None = None) -> None:
         """Receive one window into the live model.
@@ -72,9 +91,13 @@ class WeightwireEngine(WeightTransferEngine):  # type: ignore[misc]  # vLLM is n
                 hint="connect again; a session does so by itself at the next push",
             )
         try:
-            channel.receive(update_info, load_weights or self.model.load_weights)
+            if self.plan is not None:
+                channel.land(update_info, self.plan)
+            else:
+                channel.receive(update_info, load_weights or self.model.load_weights, self._seen())
         except BaseException:
-            self.channel = None  # it was aborted: the other members could not be kept in step
+            channel.abort()  # the other members could not be kept in step
+            self.channel = None
             raise
 
     def shutdown(self) -> None:
@@ -82,6 +105,15 @@ class WeightwireEngine(WeightTransferEngine):  # type: ignore[misc]  # vLLM is n
         channel, self.channel = self.channel, None
         if channel is not None:
             channel.close()
+
+    def _plannable(self) -> EngineInit | None:
+        """What the channel was opened for, where the model is in order, and the one that the engine was made for."""
+        usual = self.model is getattr(self, "_default_model", self.model)  # else it is a draft model's turn
+        return self.channel.init if self.channel is not None and usual and not self.reloading else None
+
+    def _seen(self) -> Seen | None:
+        proof = self.planner.proof if self.planner is not None else None
+        return proof.see if proof is not None else None
 
     @staticmethod
     def trainer_send_weights(iterator: object, trainer_args: object) -> NoReturn:

@@ -15,8 +15,8 @@ from weightwire.errors import CompatibilityError, ManifestError, StateError
 from weightwire.messages import Manifest
 
 DISTRIBUTION = "weightwire-vllm-engine"
-TRANSPORTS = ("gloo",)
-"""What this release can join. ``nccl`` comes with the rounds on GPUs."""
+TRANSPORTS = ("gloo", "nccl")
+"""What this release can join."""
 
 RECEIVE = "receive"
 ACTIONS = (RECEIVE,)

@@ -29,6 +29,8 @@ def init(request: ChannelRequest) -> Post:
             buffer_bytes=geometry.buffer_bytes,
             tensors=manifest.tensors,
             digest=manifest.digest,
+            unique_id=meeting.unique_id,
+            nccl_version=str(meeting.extra.get("nccl_version", "")),
         )
     )
 

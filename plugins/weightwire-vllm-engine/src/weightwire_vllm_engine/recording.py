@@ -1,0 +1,134 @@
+"""Finding out what a model's loaders do with a manifest, without doing it.
+
+The loaders are called with tensors that have a shape and no bytes (torch's ``meta`` device), on the running model.
+Beneath them every operation of torch is watched: views are let through, and what would write into the model is noted
+and not done. So the model stays as it is, whatever a loader does, and what was noted is which part of which tensor
+would have been copied where. A loader that computes with what it is given, or writes anything but a copy, can't be
+followed, and says so by an error of ours.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from weightwire.messages import TensorMeta
+from weightwire_torch.dtypes import torch_dtype
+
+from weightwire_vllm_engine.plan import Home, Piece, Plan, UnplannableError, homes
+
+_COPY = torch.ops.aten.copy_.default
+_FILLS = (torch.ops.aten.fill_.Scalar, torch.ops.aten.zero_.default)
+
+
+def record(model: Any, tensors: Sequence[TensorMeta]) -> Plan:
+    """The plan of *model* for *tensors*. The model is not changed.
+
+    Raises:
+        UnplannableError: it has none; says why.
+    """
+    watch = _Watch(model, tensors)
+    given = [(meta.name, source) for meta, source in zip(tensors, watch.sources, strict=True)]
+    try:
+        with torch.no_grad(), watch:
+            model.load_weights(given)
+    except UnplannableError:
+        raise
+    except Exception as error:  # whatever a loader makes of tensors without bytes
+        raise UnplannableError(f"its loaders can't be followed: {type(error).__name__}: {error}") from error
+    watch.check_coverage()
+    return Plan(
+        tuple(tuple(watch.pieces[index]) for index in range(len(tensors))),
+        tuple(tuple(watch.landed[index]) for index in range(len(tensors))),
+    )
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operation that loaders come to."""
+
+    def __init__(self, model: torch.nn.Module, tensors: Sequence[TensorMeta]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.sources = [torch.empty(meta.shape, dtype=torch_dtype(meta.dtype), device="meta") for meta in tensors]
+        self.pieces: dict[int, list[Piece]] = defaultdict(list)
+        self.landed: dict[int, list[Home]] = defaultdict(list)
+        self._homes = _by_address(model)
+        self._tensors = tensors
+        self._source = {_storage(tensor): index for index, tensor in enumerate(self.sources)}
+        self._written: dict[int, list[tuple[int, int]]] = defaultdict(list)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        del types
+        target = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        home = self._homes.get(_storage(target)) if target is not None and func._schema.is_mutable else None  # noqa: SLF001
+        if home is None or target is None:
+            return func(*args, **(kwargs or {}))
+        if func is _COPY:
+            self._note_copy(home, target, args[1])
+        elif func not in _FILLS:
+            raise UnplannableError(f"{home.name} is not copied into, but changed by {func}")
+        self._note_extent(home, target)
+        return target
+
+    def check_coverage(self) -> None:
+        """Every parameter must be written to the last element, each element once.
+
+        Raises:
+            UnplannableError: one is not; names it.
+        """
+        for home in self._homes.values():
+            written = sorted(self._written[id(home.tensor)])
+            if not written and not isinstance(home.tensor, torch.nn.Parameter):
+                continue  # a buffer that no checkpoint fills, such as a table of angles
+            if any(stop > start for (_, stop), (start, _) in pairwise(written)):
+                raise UnplannableError(f"parts of {home.name} are loaded twice")
+            covered = sum(stop - start for start, stop in written)
+            if covered != home.tensor.numel():
+                raise UnplannableError(f"{covered} of {home.tensor.numel()} elements of {home.name} would be loaded")
+
+    def _note_copy(self, home: Home, target: torch.Tensor, source: torch.Tensor) -> None:
+        index = self._source.get(_storage(source))
+        if index is None:
+            raise UnplannableError(f"what is loaded into {home.name} is computed, and not copied from a tensor")
+        if source.shape != target.shape:
+            raise UnplannableError(f"{self._tensors[index].name} is spread out to fill {home.name}")
+        piece = Piece(target.detach(), int(source.storage_offset()), tuple(source.shape), tuple(source.stride()))
+        self.pieces[index].append(piece)
+        self.landed[index].append(home)
+
+    def _note_extent(self, home: Home, target: torch.Tensor) -> None:
+        if not target.is_contiguous():
+            raise UnplannableError(f"parts of {home.name} that do not lie in one run are loaded")
+        if target.numel():
+            first = int(target.storage_offset()) - int(home.tensor.storage_offset())
+            self._written[id(home.tensor)].append((first, first + target.numel()))
+
+
+def _by_address(model: torch.nn.Module) -> dict[int, Home]:
+    """The tensors of a model by their storage.
+
+    Raises:
+        UnplannableError: some have no bytes, or share them.
+    """
+    found: dict[int, Home] = {}
+    for home in homes(model):
+        if home.tensor.is_meta:
+            raise UnplannableError(f"{home.name} has no memory: an update was left half done")
+        if not home.tensor.numel():
+            if isinstance(home.tensor, torch.nn.Parameter):
+                raise UnplannableError(f"{home.name} was taken away when the model was loaded: it is kept packed")
+            continue
+        other = found.setdefault(_storage(home.tensor), home)
+        if other is not home and isinstance(home.tensor, torch.nn.Parameter):
+            raise UnplannableError(f"{home.name} and {other.name} lie in one piece of memory")
+    return found
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    """What a tensor and its views have in common, also where there are no bytes and so no address."""
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - the address of torch's own record of it
