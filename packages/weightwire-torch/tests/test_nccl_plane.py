@@ -38,6 +38,7 @@ from weightwire.planes import Watch
 from weightwire_testing.nccl_stand_in import GlooNccl, stand_in
 from weightwire_torch.broadcasting import Guard, all_well
 from weightwire_torch.framing import packs, views
+from weightwire_torch.lifeline import Tether
 from weightwire_torch.nccl_communicator import Communicator, wait_until
 from weightwire_torch.nccl_errors import ONE_GPU
 from weightwire_torch.nccl_plane import NO_STORE, NcclBroadcaster, NcclPlane
@@ -265,11 +266,30 @@ def can_bind(port: int) -> bool:
     return True
 
 
-def test_stock_engines_get_nothing_beside_the_rendezvous_and_ours_the_transport(channel, make_source, layers) -> None:
+def test_stock_engines_get_nothing_beside_the_rendezvous(channel, make_source, layers) -> None:
+    met = channel(make_source(layers()).manifest()).prepare()
+    assert (met.extra, met.unique_id) == ({}, b"")
+
+
+@pytest.mark.parametrize("way", ["abort", "close"])
+def test_ours_are_told_the_id_and_the_release_and_hear_that_the_sender_left(channel, make_source, layers, way) -> None:
     opened = channel(make_source(layers()).manifest())
-    assert opened.prepare().extra == {}
     opened.engines = (engine(kind=EngineKind.OURS, backend="weightwire"),)
-    assert opened.prepare().extra == {"transport": "nccl"}
+    met = opened.prepare()
+    assert met.extra == {"transport": "nccl", "nccl_version": "2.29.7"}
+    assert len(met.unique_id) == 128
+    tether = Tether.tied_to(met.address, met.port, timeout=SECONDS)
+    assert tether.watch() is None
+    opened.plane.abort() if way == "abort" else opened.plane.close(Deadline.after(1.0))
+    wait_for(lambda: tether.watch() is not None)
+    tether.close()
+
+
+def test_ours_can_do_without_a_port(channel, make_source, layers) -> None:
+    opened = channel(make_source(layers()).manifest())
+    opened.engines = (engine(kind=EngineKind.OURS, backend="weightwire"),)
+    met = opened.prepare(port=NO_STORE)
+    assert (met.port, len(met.unique_id)) == (0, 128)
 
 
 def test_the_library_that_is_asked_for_is_opened(channel, make_source, layers) -> None:
@@ -298,7 +318,7 @@ def test_a_worker_that_never_comes_ends_the_join_at_the_deadline(channel, make_s
     opened = channel(make_source(layers()).manifest())
     opened.prepare()
     began = time.monotonic()
-    with pytest.raises(DeadlineExceeded, match="1 workers to join") as caught:
+    with pytest.raises(DeadlineExceeded, match="1 members to join") as caught:
         opened.plane.join(Deadline.after(0.5), lambda: None)
     assert 0.4 < time.monotonic() - began < 2.0
     assert "NCCL_SOCKET_IFNAME" in caught.value.hint

@@ -12,8 +12,9 @@ from types import ModuleType
 import pytest
 from torch._C._distributed_c10d import TCPStore
 from weightwire.errors import ChannelError
+from weightwire_torch.listening import Place
 from weightwire_torch.nccl_rendezvous import KEY, pickled_unique_id
-from weightwire_torch.nccl_store import Offer, Place
+from weightwire_torch.nccl_store import Offer
 
 UID = bytes(range(128))
 

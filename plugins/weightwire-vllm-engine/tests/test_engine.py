@@ -7,7 +7,10 @@ from importlib import import_module
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from weightwire.errors import CompatibilityError, StateError
+import torch
+from torch import nn
+from weightwire.errors import CompatibilityError, ManifestError, StateError
+from weightwire.messages import TensorMeta
 
 BASE = "vllm.distributed.weight_transfer.base"
 RELOAD = "vllm.model_executor.model_loader.reload"
@@ -25,10 +28,20 @@ class Channel:
     """Notes what is done with it."""
 
     def __init__(self, init, rank):
-        self.init, self.rank, self.closed, self.received = init, rank, False, []
+        self.init, self.rank, self.closed, self.aborted, self.received = init, rank, False, False, []
 
-    def receive(self, update, load):
+    def receive(self, update, load, seen):
+        if isinstance(update, Exception):
+            raise update
         self.received.append((update, load))
+        if seen is not None:
+            seen(0, [torch.arange(4.0)])
+
+    def land(self, update, plan):
+        self.received.append((update, plan))
+
+    def abort(self):
+        self.aborted = True
 
     def close(self):
         self.closed = True
@@ -101,6 +114,113 @@ def test_from_0_25_the_engine_itself_runs_the_layerwise_reload(engine_class):
     engine.start_weight_update()
     engine.finish_weight_update()
     assert engine.model.calls == ["start", ("finish", "the model's configuration")]
+
+
+class Plain(nn.Module):
+    """A model of one parameter, loaded by a copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(4.0), requires_grad=False)
+        self.calls: list[object] = []
+
+    def load_weights(self, weights):
+        for _, tensor in weights:
+            self.weight.data.copy_(tensor)
+
+
+def planned(engine_class, *, digest="d"):
+    """An engine with a channel and a model that can have a plan."""
+    engine = engine_class("config")
+    engine.model, engine.model_config = Plain(), "its configuration"
+    opened(engine, digest)
+    return engine
+
+
+def opened(engine, digest):
+    tensors = (TensorMeta("weight", "float32", (4,)),)
+    engine.init_transfer_engine(SimpleNamespace(rank_offset=1, digest=digest, tensors=tensors))
+
+
+def round_of(engine) -> list[str]:
+    """Run a round; say what was done."""
+    engine.model.calls.clear()
+    engine.start_weight_update()
+    engine.receive_weights("update")
+    engine.finish_weight_update()
+    _, way = engine.channel.received[-1]
+    return (
+        ["the plan"]
+        if way is engine.plan
+        else [call if isinstance(call, str) else call[0] for call in engine.model.calls]
+    )
+
+
+RELOADED, LANDED = ["start", "finish"], ["the plan"]
+
+
+def test_the_first_round_takes_the_reload_and_proves_what_later_ones_land_by(engine_class):
+    engine = planned(engine_class)
+    assert [round_of(engine) for _ in range(3)] == [RELOADED, LANDED, LANDED]
+
+
+def test_a_plan_outlives_its_channel_but_not_its_manifest(engine_class):
+    engine = planned(engine_class)
+    round_of(engine)
+    opened(engine, "d")
+    assert round_of(engine) == LANDED
+    opened(engine, "another")
+    assert [round_of(engine) for _ in range(2)] == [RELOADED, LANDED]
+
+
+def test_a_plan_that_was_not_proven_is_given_up_for_good(engine_class):
+    engine = planned(engine_class)
+    engine.model.weight.data += 1  # not what the channel says was loaded
+    assert [round_of(engine) for _ in range(3)] == [RELOADED] * 3
+    assert "not what a copy would make it" in engine.planner.why
+
+
+def test_a_parameter_that_moved_is_found_and_the_plan_made_and_proven_anew(engine_class):
+    engine = planned(engine_class)
+    round_of(engine)
+    engine.model.weight.data = engine.model.weight.data.clone()
+    assert [round_of(engine) for _ in range(2)] == [RELOADED, LANDED]
+
+
+def test_a_draft_models_turn_takes_the_reload_and_leaves_the_plan_alone(engine_class):
+    engine = planned(engine_class)
+    engine._default_model = engine.model
+    round_of(engine)
+    engine.model = Plain()
+    assert round_of(engine) == RELOADED
+    engine.model = engine._default_model
+    assert round_of(engine) == LANDED
+
+
+def test_a_reload_that_broke_off_is_gone_on_with_before_anything_lands(engine_class):
+    engine = planned(engine_class)
+    engine.start_weight_update()
+    with pytest.raises(ManifestError):
+        engine.receive_weights(ManifestError("the loader failed"))
+    opened(engine, "d")
+    assert [round_of(engine) for _ in range(3)] == [RELOADED, RELOADED, LANDED]
+
+
+def test_a_flush_of_a_round_that_was_to_land_leaves_the_layers_as_they_are(engine_class):
+    engine = planned(engine_class)
+    round_of(engine)
+    engine.model.calls.clear()
+    engine.start_weight_update()
+    engine.finish_weight_update()
+    assert engine.model.calls == []
+
+
+def test_a_channel_that_failed_is_left_at_once(engine_class):
+    engine = planned(engine_class)
+    channel = engine.channel
+    with pytest.raises(ManifestError):
+        engine.receive_weights(ManifestError("no"))
+    assert (channel.aborted, engine.channel) == (True, None)
 
 
 def test_what_a_worker_parses_is_our_wire(engine_class):

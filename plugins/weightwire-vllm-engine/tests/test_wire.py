@@ -73,8 +73,13 @@ def test_a_field_of_a_later_release_is_let_pass():
 
 
 def test_a_transport_that_this_release_cannot_join_is_refused():
-    with pytest.raises(CompatibilityError, match=r"transport 'nccl'; .* joins gloo"):
-        wire.decode_init(init_fields(transport="nccl"))
+    with pytest.raises(CompatibilityError, match=r"transport 'nixl'; .* joins gloo, nccl"):
+        wire.decode_init(init_fields(transport="nixl"))
+
+
+def test_the_id_of_a_communicator_comes_through_json_as_it_was():
+    said = init_fields() | {"transport": "nccl", "unique_id": msgspec.to_builtins(bytes(range(128)))}
+    assert wire.decode_init(said).unique_id == bytes(range(128))
 
 
 def test_a_manifest_that_was_changed_on_the_way_is_refused():

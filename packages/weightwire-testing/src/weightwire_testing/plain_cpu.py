@@ -1,9 +1,9 @@
 """A vLLM plugin, for tests alone, that lets a CPU server keep its weights as a GPU server does: plain.
 
-On a CPU vLLM packs the weight of each layer anew and throws the plain one away, so that nothing can land in it and every
-round takes vLLM's reload. It is on only where ``WEIGHTWIRE_PLAIN_CPU=1`` stands in the server's environment. What it
-takes away is the library that packs (oneDNN); vLLM then multiplies with ``torch.nn.functional.linear``, which it keeps
-for where that is missing.
+On a CPU vLLM packs the weight of each layer anew and throws the plain one away, so that nothing can land in it and
+every round takes vLLM's reload. It is on only where ``WEIGHTWIRE_PLAIN_CPU=1`` stands in the server's environment. What
+it takes away is the library that packs (oneDNN); vLLM then multiplies with ``torch.nn.functional.linear``, which it
+keeps for where that is missing.
 """
 
 from __future__ import annotations
