@@ -1,6 +1,6 @@
 """Rounds that fail, and what is left: each ends within its deadline, and a torn server is mended by the next push.
 
-``python exp_failures.py CONTEXT.json SERVER``; the server is lost in the end.
+``python exp_failures.py CONTEXT.json SERVER``; a stock server is lost in the end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 import requests
 import torch
 from gpu_context import Context, Results, main
-from gpu_models import said
 from gpu_proxy import Proxy
 from gpu_sessions import connect, holds, two_models
 from weightwire.errors import WeightwireError
@@ -105,10 +104,15 @@ def wedged(context: Context, results: Results, models: dict[str, Any]) -> None:
     usable_gpu(context, results)
     os.killpg(pid, signal.SIGCONT)
     try:
-        said(context.servers[name].url, WOKEN)
-        results.tell("a server that goes on after that answers")
+        requests.get(f"{context.servers[name].url}/is_paused", timeout=WOKEN).raise_for_status()
     except requests.RequestException:  # it waits in a collective that has no time-out: the session called it lost
         results.tell("a server that goes on after that does not answer")
+        return
+    began = time.monotonic()
+    with connect(context, name, models["A"]) as again:
+        again.push("again")
+    results.tell("a server that goes on after that takes the next push", seconds=time.monotonic() - began)
+    holds(context, results, name, model=models["A"], what="and it holds A, woken")
 
 
 def failed(results: Results, session: Any, what: str, *, within: float) -> None:

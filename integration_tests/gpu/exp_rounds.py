@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import gpu_memory
+import gpu_ways
 from gpu_context import Context, Results, main
 from gpu_load import Load
 from gpu_models import TEXT, apart, said
@@ -41,6 +42,7 @@ def rounds(context: Context, results: Results) -> None:
         reinits(context, results, models)
     with results.step("memory over many rounds"):
         memory(context, results, models)
+    gpu_ways.tell(results, context.servers[name].log)
 
 
 def there_and_back(context: Context, results: Results, models: dict[str, Any], *, packed: bool) -> None:

@@ -42,6 +42,7 @@ class Setting:
         whole: the size may become smaller, as the default does.
         stock: vLLM's own sender.
         totals: seconds of each round but the first of its connection.
+        rounds: what those were made of.
     """
 
     sender: str
@@ -50,6 +51,7 @@ class Setting:
     whole: bool = False
     stock: bool = False
     totals: list[float] = field(default_factory=list)
+    rounds: list[dict[str, float]] = field(default_factory=list)
 
     def __str__(self) -> str:
         """Its name."""
@@ -153,6 +155,7 @@ def measured(bench: Bench, setting: Setting, cycle: int) -> None:
             phases = push(which)
             phases["total"] = time.monotonic() - began
             setting.totals += [phases["total"]] if number else []
+            setting.rounds += [phases] if number else []
             bench.results.tell(str(setting), cycle=cycle, round=number, **phases)
             if number >= len(ORDER) - 2:
                 checked(bench, setting, which)

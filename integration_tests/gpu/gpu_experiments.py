@@ -33,6 +33,8 @@ class Experiment:
     vllm: bool = False
 
 
+LARGE, SMALL = ("large-shape", "large-ours"), ("small-shape", "small-ours")
+
 EXPERIMENTS = (
     Experiment("rounds-eager", "exp_rounds.py", "eager", ("eager",), ("eager",), 60.0, every=True),
     Experiment("rounds-graphs", "exp_rounds.py", "graphs", ("graphs",), ("graphs",), 60.0, every=True),
@@ -43,8 +45,14 @@ EXPERIMENTS = (
     Experiment("other-torch", "exp_other_torch.py", "sources", ("sources",), ("sources",), 30.0),
     Experiment("trl", "exp_trl.py", "trl", ("small-shape",), ("small-shape",), 60.0),
     Experiment("releases", "exp_releases.py", "releases", ("sources", "other-nccl"), ("sources", "other-nccl"), 45.0),
+    Experiment("ours-eager", "exp_rounds.py", "ours-eager", ("ours-eager",), ("ours-eager",), 60.0, every=True),
+    Experiment("ours-graphs", "exp_rounds.py", "ours-graphs", ("ours-graphs",), ("ours-graphs",), 60.0, every=True),
+    Experiment("ours-killed", "exp_killed.py", "ours-graphs", ("ours-graphs",), ("ours-graphs",), 45.0, every=True),
+    Experiment("ours-failures", "exp_failures.py", "ours-eager", ("ours-eager",), ("ours-eager",), 45.0, every=True),
     Experiment("speed-8b", "exp_speed.py", ALONE, ("large-shape", "8b"), ("large-shape",), 90.0, vllm=True),
     Experiment("speed-0.6b", "exp_speed.py", ALONE, ("small-shape", "0.6b"), ("small-shape",), 35.0, vllm=True),
+    Experiment("ours-8b", "exp_ours.py", ALONE, ("large-shape", "large-ours", "8b"), LARGE, 60.0, vllm=True),
+    Experiment("ours-0.6b", "exp_ours.py", ALONE, ("small-shape", "small-ours", "0.6b"), SMALL, 40.0, vllm=True),
     Experiment("raw", "exp_raw.py", ALONE, seconds=15.0),
 )
 """In the order of their lanes. `failures` ends with a server lost, so it comes last in its lane."""

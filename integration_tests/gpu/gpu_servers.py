@@ -10,11 +10,13 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import requests
 from gpu_context import Served
+from gpu_site import expose_engine
 
 GPU = "1"
 KV_CACHE = 2 << 30  # bytes; said outright, so that servers which start together do not disturb each other's profiling
@@ -30,6 +32,7 @@ class Plan:
         model: the directory to serve.
         eager: without CUDA graphs.
         dummy: with random weights, of a model that is a configuration alone.
+        ours: with our engine in its environment, and not vLLM's own.
         variables: more of its environment.
     """
 
@@ -37,6 +40,7 @@ class Plan:
     model: str
     eager: bool = True
     dummy: bool = False
+    ours: bool = False
     variables: dict[str, str] = field(default_factory=dict)
 
     def arguments(self, port: int) -> list[str]:
@@ -44,7 +48,7 @@ class Plan:
         words = ["--model", self.model, "--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16"]
         words += ["--max-model-len", "2048", "--max-num-seqs", "16", "--generation-config", "vllm"]
         words += ["--gpu-memory-utilization", "0.2", "--kv-cache-memory-bytes", str(KV_CACHE)]
-        words += ["--weight-transfer-config", '{"backend":"nccl"}']
+        words += ["--weight-transfer-config", json.dumps({"backend": "weightwire" if self.ours else "nccl"})]
         words += ["--load-format", "dummy"] if self.dummy else []
         graphs = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [1, 2, 4, 8]}
         return [*words, *(["--enforce-eager"] if self.eager else ["--compilation-config", json.dumps(graphs)])]
@@ -62,12 +66,13 @@ class Server:
             log: what it writes to.
         """
         port = _free_port()
+        engine = expose_engine(log.with_suffix(".site")) if plan.ours else []
         self._began = time.monotonic()
         self.name = plan.name
         with log.open("wb") as file:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *plan.arguments(port)],
-                env=_environment(site) | plan.variables,
+                env=_environment([site, *engine]) | plan.variables,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -107,11 +112,11 @@ class Server:
             self._process.wait(timeout=10.0)
 
 
-def _environment(site: str) -> dict[str, str]:
-    """This process's environment, without our own packages in it: a stock server knows nothing of them."""
+def _environment(paths: Sequence[str]) -> dict[str, str]:
+    """This process's environment, with *paths* in place of our own packages: a stock server knows nothing of them."""
     kept = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VLLM_NCCL_SO_PATH"}}
     return kept | {
-        "PYTHONPATH": site,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "CUDA_VISIBLE_DEVICES": GPU,
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_USE_FLASHINFER_SAMPLER": "0",

@@ -11,6 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 GROUP = "weightwire"
+VLLM_GROUP = "vllm.general_plugins"
+ENGINE = "plugins/weightwire-vllm-engine"
 
 
 def expose(directory: Path, *, extra: Sequence[str] = ()) -> list[str]:
@@ -34,9 +36,22 @@ def expose(directory: Path, *, extra: Sequence[str] = ()) -> list[str]:
     return paths
 
 
-def _write(directory: Path, name: str, version: str, points: Sequence[str]) -> None:
+def expose_engine(directory: Path) -> list[str]:
+    """Write metadata of our engine plugin into *directory*, for a vLLM server that finds its plugins by it.
+
+    Returns:
+        What belongs into the server's ``PYTHONPATH``, behind vLLM itself.
+    """
+    members = [ROOT / place for place in ("packages/weightwire", "packages/weightwire-torch", ENGINE)]
+    project = tomllib.loads((ROOT / ENGINE / "pyproject.toml").read_text())["project"]
+    points = [f"{name} = {value}" for name, value in project["entry-points"][VLLM_GROUP].items()]
+    _write(directory, project["name"], project["version"], points, group=VLLM_GROUP)
+    return [str(directory), *(str(member / "src") for member in members)]
+
+
+def _write(directory: Path, name: str, version: str, points: Sequence[str], *, group: str = GROUP) -> None:
     folder = directory / f"{name.replace('-', '_')}-{version}.dist-info"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     if points:
-        (folder / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *points, ""]))
+        (folder / "entry_points.txt").write_text("\n".join([f"[{group}]", *points, ""]))

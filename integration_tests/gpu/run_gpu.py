@@ -164,10 +164,13 @@ def planned(wanted: set[str], scratch: Path, library: str) -> list[Plan]:
         Plan("graphs", small, eager=False),
         Plan("sources", small),
         Plan("other-nccl", small, variables={"VLLM_NCCL_SO_PATH": library}),
+        Plan("ours-eager", small, ours=True),
+        Plan("ours-graphs", small, eager=False, ours=True),
     ]
-    for name, shape in (("small-shape", "0.6b"), ("large-shape", "8b")):
-        if name in wanted:
-            plans.append(Plan(name, gpu_models.save_shape(scratch / shape, shape), dummy=True))
+    for size, shape in (("small", "0.6b"), ("large", "8b")):
+        for name in wanted & {f"{size}-shape", f"{size}-ours"}:
+            model = gpu_models.save_shape(scratch / shape, shape)
+            plans.append(Plan(name, model, dummy=True, ours=name.endswith("-ours")))
     return [plan for plan in plans if plan.name in wanted]
 
 

@@ -185,7 +185,7 @@ def served(
     place: Place = request.param
     a, b = weights(place.model, 1), weights(place.model, 2)
     assert distance(a.scores, b.scores) > 1, "the two must be told apart"
-    setup = Setup(engine=place.engine, tp=place.tp, dp=place.dp, plain=place.plain)
+    setup = Setup(engine=place.engine, tp=place.tp, dp=place.dp, like_a_gpu=place.plain)
     server = VllmServer(environment, a.path, setup=setup, ready_within=SECONDS - 60)
     try:
         start(server)

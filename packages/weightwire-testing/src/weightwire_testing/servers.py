@@ -20,7 +20,7 @@ from weightwire.deadlines import Deadline
 from weightwire.errors import ConfigurationError, DeadlineExceeded, WeightwireError
 from weightwire.vllm.setups import STOCK_BACKEND, our_name
 
-from weightwire_testing import plain_cpu
+from weightwire_testing import like_a_gpu
 from weightwire_testing.environments import Environment
 from weightwire_testing.process_group import ProcessGroup
 from weightwire_testing.stock_shim import SWITCH
@@ -29,7 +29,7 @@ POLL_SECONDS = 0.2
 STOP_SECONDS = 20.0
 TAIL_BYTES = 16_000
 
-PLUGINS = {"ours": "weightwire,weightwire_plain_cpu", "stock": "weightwire_stock_shim"}
+PLUGINS = {"ours": "weightwire,weightwire_like_a_gpu", "stock": "weightwire_stock_shim"}
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
         engine: which weight-transfer engine it runs: ``ours``, or vLLM's own over the stock shim.
         tp: tensor-parallel workers.
         dp: data-parallel replicas.
-        plain: it keeps its weights as they come, as on a GPU (:mod:`weightwire_testing.plain_cpu`).
+        like_a_gpu: it takes weights as on a GPU (:mod:`weightwire_testing.like_a_gpu`).
         max_model_len: the longest request, in tokens.
         arguments: more words for its command line.
         variables: more of its environment.
@@ -48,7 +48,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     engine: Literal["ours", "stock"] = "ours"
     tp: int = 1
     dp: int = 1
-    plain: bool = False
+    like_a_gpu: bool = False
     max_model_len: int = 512
     arguments: tuple[str, ...] = ()
     variables: dict[str, str] = {}
@@ -182,7 +182,7 @@ def _backend(server: VllmServer) -> str:
 
 def variables(server: VllmServer, scratch: Path) -> dict[str, str]:
     """Its environment: this process's, without what would lead it into this process's Python."""
-    drop = ("PYTHONHOME", "VIRTUAL_ENV", "VLLM_PLUGINS", SWITCH, plain_cpu.SWITCH)
+    drop = ("PYTHONHOME", "VIRTUAL_ENV", "VLLM_PLUGINS", SWITCH, like_a_gpu.SWITCH)
     kept = {name: value for name, value in os.environ.items() if name not in drop}
     setup = server.setup
     ours = {
@@ -201,7 +201,7 @@ def variables(server: VllmServer, scratch: Path) -> dict[str, str]:
         "TMPDIR": str(scratch),  # a killed server leaves its sockets there
     }
     ours |= {SWITCH: "1"} if setup.engine == "stock" else {}
-    ours |= {plain_cpu.SWITCH: "1"} if setup.plain else {}
+    ours |= {like_a_gpu.SWITCH: "1"} if setup.like_a_gpu else {}
     workers = setup.tp * setup.dp
     ours |= {"VLLM_CPU_OMP_THREADS_BIND": _cores(workers, server.environment.version)} if workers > 1 else {}
     ours |= {"LD_PRELOAD": _preloaded(server.environment, scratch)} if server.environment.version == "0.18.1" else {}

@@ -10,7 +10,7 @@ from weightwire.engine_wire import EngineInit
 from weightwire.errors import ManifestError
 from weightwire.messages import PackGeometry
 from weightwire_torch.framing import Pack, packs
-from weightwire_torch.nccl_plane import OpenTransport, open_transport
+from weightwire_torch.nccl_plane import OpenTransport
 from weightwire_torch.receiver import arrivals, receive
 from weightwire_torch.ring import Region, Ring
 
@@ -47,13 +47,13 @@ class Channel:
         self._routes: dict[tuple[int, int], _Route] = {}
 
     @classmethod
-    def join(cls, init: EngineInit, rank: int, *, transport: OpenTransport = open_transport) -> Self:
+    def join(cls, init: EngineInit, rank: int, *, transport: OpenTransport | None = None) -> Self:
         """Enter the sender's group, together with all other workers; see :func:`weightwire_vllm_engine.joining.join`.
 
         Args:
             init: what the trainer said of the channel.
             rank: this worker's place in the group, 1 or more.
-            transport: makes what NCCL's bytes travel through; another one in tests.
+            transport: makes what NCCL's bytes travel through; the usual one unless a test gives another.
         """
         rings: list[Ring] = []
 

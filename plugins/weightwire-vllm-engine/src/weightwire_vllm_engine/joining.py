@@ -10,12 +10,12 @@ import torch
 from weightwire.deadlines import Deadline
 from weightwire.engine_wire import EngineInit
 from weightwire.errors import ChannelError, CompatibilityError
-from weightwire_torch import nccl_version
+from weightwire_torch import nccl_plane, nccl_version
 from weightwire_torch.broadcasting import Flight
 from weightwire_torch.gloo_group import GlooGroup
 from weightwire_torch.lifeline import Tether
 from weightwire_torch.nccl_group import Transport
-from weightwire_torch.nccl_plane import OpenTransport, open_transport
+from weightwire_torch.nccl_plane import OpenTransport
 from weightwire_torch.nccl_receiver import NcclReceiver
 
 LIBRARY_VARIABLES = ("VLLM_NCCL_SO_PATH", "WEIGHTWIRE_NCCL_LIBRARY")
@@ -39,14 +39,14 @@ Prepare = Callable[[torch.device], None]
 """Called with the device where packs will arrive, before anybody is waited for: allocates what receiving takes."""
 
 
-def join(init: EngineInit, rank: int, prepare: Prepare, *, transport: OpenTransport = open_transport) -> Member:
+def join(init: EngineInit, rank: int, prepare: Prepare, *, transport: OpenTransport | None = None) -> Member:
     """Enter the sender's group, together with all other workers.
 
     Args:
         init: what the trainer said of the channel.
         rank: this worker's place in the group, 1 or more.
         prepare: makes ready; a failure of it must not leave the others waiting.
-        transport: makes what NCCL's bytes travel through; another one in tests.
+        transport: makes what NCCL's bytes travel through; the usual one unless a test gives another.
 
     Raises:
         CompatibilityError: the sender runs another release of NCCL.
@@ -54,7 +54,8 @@ def join(init: EngineInit, rank: int, prepare: Prepare, *, transport: OpenTransp
         DeadlineExceeded: a member did not come in time.
     """
     if init.transport == "nccl":
-        return _over_nccl(init, rank, prepare, opened=transport(_library()))
+        opened = (transport or nccl_plane.open_transport)(_library())
+        return _over_nccl(init, rank, prepare, opened=opened)
     group = GlooGroup.connect(init.address, init.port, rank=rank, world_size=init.world_size, timeout=init.timeout)
     try:
         prepare(torch.device("cpu"))

@@ -91,7 +91,7 @@ def probe(client: Client, version: str, deadline: Deadline, *, control_plane: st
         weight_version=held,
         model=config.model_config.model,
         dtype=config.model_config.dtype.removeprefix("torch."),
-        device=config.device_config.device,
+        device=config.device_config.device_type or (config.device_config.device or "").partition(":")[0],
         tied_head=False if config.model_config.word_embeddings_untied_by_checkpoint else None,
         nccl_version=nccl.version(server),
         variables=nccl.variables(server),

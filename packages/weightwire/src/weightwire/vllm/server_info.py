@@ -42,9 +42,10 @@ class Cache(msgspec.Struct, frozen=True):
 
 
 class Device(msgspec.Struct, frozen=True):
-    """Where the model lives."""
+    """Where the model lives: ``"cuda"``, ``"cpu"``; the first is none on platforms that place the inputs themselves."""
 
-    device: str = ""
+    device: str | None = ""
+    device_type: str = ""
 
 
 class Config(msgspec.Struct, frozen=True):
