@@ -1,7 +1,7 @@
 """A trainer that is killed in mid-transfer, and the next one, which goes on with the same server.
 
-``python exp_killed.py CONTEXT.json SERVER``; it starts itself again for the trainer that is killed. For our engine alone:
-a stock server is lost.
+``python exp_killed.py CONTEXT.json SERVER``; it starts itself again for the trainer that is killed. Not for a stock
+server, which would be lost.
 """
 
 from __future__ import annotations

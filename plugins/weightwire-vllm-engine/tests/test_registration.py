@@ -32,8 +32,11 @@ def vllm(monkeypatch):
     platforms.current_platform = SimpleNamespace(device_type="cuda")
     envs.environment_variables = {}
     module.WeightTransferEngineFactory = factory
+    front = ModuleType("vllm.v1.engine.async_llm")
+    front.AsyncLLM = type("AsyncLLM", (), {"pause_generation": lambda self: None})
     parents = [ModuleType("vllm.distributed"), ModuleType("vllm.distributed.weight_transfer")]
-    for part in (package, platforms, envs, module, *parents):
+    parents += [ModuleType("vllm.v1"), ModuleType("vllm.v1.engine")]
+    for part in (package, platforms, envs, module, front, *parents):
         monkeypatch.setitem(sys.modules, part.__name__, part)
     monkeypatch.setattr(shims, "_applied", set())
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 from weightwire_vllm_engine import shims
-from weightwire_vllm_engine.shims import accelerator_sync, cpu_device, moe_cpu, tied_head_cpu
-from weightwire_vllm_engine.shims.shim import after
+from weightwire_vllm_engine.shims import accelerator_sync, cpu_device, moe_cpu, prompt_pause, tied_head_cpu
+from weightwire_vllm_engine.shims.shim import ANY_DEVICE, after
 
 
 @pytest.mark.parametrize(
@@ -28,8 +29,64 @@ def test_a_release_gets_the_shims_it_needs_and_no_others(version, names):
     assert {shim.name for shim in shims.needed(version, "cpu")} == names
 
 
-def test_a_gpu_gets_none():
+def test_a_gpu_gets_only_what_has_nothing_to_do_with_the_device():
     assert shims.needed("0.22.1", "cuda") == ()
+    assert shims.needed("0.22.1", "cuda", ANY_DEVICE) == (prompt_pause.SHIM,)
+
+
+class AsyncLLM:
+    """The part of vLLM's front end that pauses: it sleeps for as long as a test lets it."""
+
+    def __init__(self, *, refuses: str = "") -> None:
+        self.refuses = refuses
+        self.engine_core = self
+        self.rested = self.awake = False
+        self.wake = asyncio.Event()
+
+    async def pause_scheduler_async(self, mode, *, clear_cache):
+        await asyncio.sleep(0)
+        if self.refuses:
+            raise RuntimeError(self.refuses)
+        self.rested = True
+
+    async def pause_generation(self, *, mode="abort", clear_cache=True):
+        await self.engine_core.pause_scheduler_async(mode, clear_cache=clear_cache)
+        await self.wake.wait()
+        self.awake = True
+
+
+PAUSE = prompt_pause.prompt(AsyncLLM.pause_generation)
+
+
+def test_a_pause_that_keeps_requests_is_answered_when_the_engine_rests():
+    async def pause():
+        engine = AsyncLLM()
+        await PAUSE(engine, mode="keep", clear_cache=False)
+        assert (engine.rested, engine.awake) == (True, False)
+        engine.wake.set()
+        await asyncio.sleep(0.01)
+        assert engine.awake  # vLLM's own goes on to its end
+
+    asyncio.run(asyncio.wait_for(pause(), 10))
+
+
+@pytest.mark.parametrize("given", [{"mode": "wait"}, {"mode": "abort"}, {}])
+def test_another_pause_is_answered_as_ever(given):
+    async def pause():
+        engine = AsyncLLM()
+        asyncio.get_running_loop().call_later(0.01, engine.wake.set)
+        await PAUSE(engine, **given)
+        assert engine.awake
+
+    asyncio.run(asyncio.wait_for(pause(), 10))
+
+
+def test_a_pause_that_fails_says_so():
+    async def pause():
+        await PAUSE(AsyncLLM(refuses="no scheduler"), mode="keep")
+
+    with pytest.raises(RuntimeError, match="no scheduler"):
+        asyncio.run(asyncio.wait_for(pause(), 10))
 
 
 def test_a_hook_runs_after_each_call_that_succeeds():

@@ -39,7 +39,7 @@ def register() -> None:
     _done.append(version)
     _swap_library()
     _swap_torch()
-    import_module("weightwire_vllm_engine.shims").apply(version)
+    import_module("weightwire_vllm_engine.shims").apply(version, on_any_device=False)
 
 
 def _swap_library() -> None:

@@ -11,29 +11,41 @@ from importlib import import_module
 
 from weightwire.versions import within
 
-from weightwire_vllm_engine.shims import accelerator_sync, cpu_device, moe_cpu, tied_head_cpu
-from weightwire_vllm_engine.shims.shim import Shim
+from weightwire_vllm_engine.shims import accelerator_sync, cpu_device, moe_cpu, prompt_pause, tied_head_cpu
+from weightwire_vllm_engine.shims.shim import ANY_DEVICE, Shim
 
 log = logging.getLogger(__name__)
 
-SHIMS: tuple[Shim, ...] = (accelerator_sync.SHIM, cpu_device.SHIM, moe_cpu.SHIM, tied_head_cpu.SHIM)
+SHIMS: tuple[Shim, ...] = (
+    accelerator_sync.SHIM,
+    cpu_device.SHIM,
+    moe_cpu.SHIM,
+    prompt_pause.SHIM,
+    tied_head_cpu.SHIM,
+)
 
 _applied: set[str] = set()
 
 
-def needed(version: str, device_type: str) -> tuple[Shim, ...]:
-    """The shims for vLLM *version* on a platform of *device_type* (``"cpu"``, ``"cuda"`` …)."""
+def needed(version: str, *device_types: str) -> tuple[Shim, ...]:
+    """The shims for vLLM *version* on platforms of *device_types* (``"cpu"``, ``"cuda"`` …)."""
     return tuple(
         shim
         for shim in SHIMS
-        if shim.device_type == device_type and within(version, since=shim.since, before=shim.before)
+        if shim.device_type in device_types and within(version, since=shim.since, before=shim.before)
     )
 
 
-def apply(version: str) -> None:
-    """Apply what this release needs on this process's platform, each once, however often it is asked for."""
-    platform = import_module("vllm.platforms").current_platform
-    for shim in needed(version, str(platform.device_type)):
+def apply(version: str, *, on_any_device: bool = True) -> None:
+    """Apply what this release needs on this process's platform, each once, however often it is asked for.
+
+    Args:
+        version: vLLM's.
+        on_any_device: also those that the kind of device has no part in: our engine gains by them, vLLM's own can do
+            without.
+    """
+    device_type = str(import_module("vllm.platforms").current_platform.device_type)
+    for shim in needed(version, device_type, *([ANY_DEVICE] if on_any_device else [])):
         if shim.name not in _applied:
             _applied.add(shim.name)
             shim.apply()

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
 
+ANY_DEVICE = ""
+
 
 class Shim(NamedTuple):
     """A mend for some releases.
 
     Attributes:
         name: of the file.
-        device_type: the platform it is for, in vLLM's words.
+        device_type: the platform it is for, in vLLM's words; :data:`ANY_DEVICE` for all.
         since: the first release that needs it, inclusive.
         before: the first that does not, exclusive; past the newest release known, where none is mended yet.
         why: what is wrong, in one line.
