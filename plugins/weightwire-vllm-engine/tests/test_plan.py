@@ -216,6 +216,13 @@ def test_parameters_that_share_memory_are_no_plan():
         record(model, METAS)
 
 
+def test_a_buffer_that_is_a_view_of_a_parameter_changes_nothing():
+    model = loaded(1)
+    model.embed.register_buffer("view_of_another", model.norm.weight.data, persistent=False)
+    land(record(model, METAS), 2)
+    assert equal(state(model), state(loaded(2)))
+
+
 def test_a_plan_is_proven_by_what_the_loaders_made_of_the_same_tensors():
     model = loaded(1)
     proof = Proof(record(model, METAS))

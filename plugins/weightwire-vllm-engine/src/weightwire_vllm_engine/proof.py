@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
 from weightwire_vllm_engine.plan import Plan, UnplannableError
+
+_AT_ONCE = 64 * 1024 * 1024  # bytes
 
 
 class Proof:
@@ -61,8 +63,9 @@ class Proof:
 def same_bits(target: torch.Tensor, source: torch.Tensor) -> bool:
     """Whether a copy of *source* would leave *target* as it is, to the last bit, also where that is no number."""
     copied = source.to(dtype=target.dtype, device=target.device).contiguous()
-    return bool(torch.equal(_bytes(target), _bytes(copied)))
+    return all(map(torch.equal, _bytes(target), _bytes(copied)))
 
 
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().reshape(-1).view(torch.uint8)
+def _bytes(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
+    """In parts: a comparison takes as much memory as what is compared."""
+    return tensor.detach().reshape(-1).view(torch.uint8).split(_AT_ONCE)

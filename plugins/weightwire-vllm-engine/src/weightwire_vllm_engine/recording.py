@@ -110,13 +110,13 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _by_address(model: torch.nn.Module) -> dict[int, Home]:
-    """The tensors of a model by their storage.
+    """The tensors of a model by their storage. A buffer may be a view of a parameter, and is then no place of its own.
 
     Raises:
-        UnplannableError: some have no bytes, or share them.
+        UnplannableError: some have no bytes, or two parameters share them.
     """
     found: dict[int, Home] = {}
-    for home in homes(model):
+    for home in sorted(homes(model), key=lambda home: not isinstance(home.tensor, torch.nn.Parameter)):
         if home.tensor.is_meta:
             raise UnplannableError(f"{home.name} has no memory: an update was left half done")
         if not home.tensor.numel():
