@@ -149,7 +149,7 @@ def test_a_name_that_is_not_installed_lists_what_is(registry):
         choose(registry, control_plane="x")
 
 
-def info(backend):
+def info(backend, *, kind=EngineKind.STOCK, device=""):
     return EngineInfo(
         url="http://e",
         engine="vllm",
@@ -157,15 +157,21 @@ def info(backend):
         dialect="0.28",
         control_plane="vllm",
         backend=backend,
-        kind=EngineKind.STOCK,
+        kind=kind,
+        device=device,
         world_size=1,
         limits=ReceiverLimits(),
     )
 
 
-def plane(name, *backends, factory="Plane", usable="", priority=0):
+def plane(name, *backends, factory="Plane", usable="", priority=0, our_engine_on=""):
     return DataPlaneEntry(
-        name=name, backends=backends, factory=f"ww_elsewhere:{factory}", usable=usable, priority=priority
+        name=name,
+        backends=backends,
+        factory=f"ww_elsewhere:{factory}",
+        usable=usable,
+        priority=priority,
+        our_engine_on=our_engine_on,
     )
 
 
@@ -183,6 +189,35 @@ def test_the_highest_priority_that_is_usable_wins(elsewhere):
     registry.add_data_plane(plane("nccl", "ours", factory="Other", usable="ww_elsewhere:no_gpu", priority=10))
 
     assert negotiate.data_plane(registry, [info("ours")], Options())[0] == "gloo"
+
+
+@pytest.mark.parametrize(
+    ("devices", "chosen"),
+    [(["cuda"], "nccl"), (["cuda", "cuda"], "nccl"), (["cpu"], "gloo"), (["cuda", "cpu"], "gloo"), ([""], "gloo")],
+)
+def test_our_engine_is_fed_over_nccl_where_all_of_it_runs_on_gpus(elsewhere, devices, chosen):
+    registry = Registry()
+    registry.add_data_plane(plane("gloo", "ours"))
+    registry.add_data_plane(plane("nccl", "nccl", "ours", factory="Other", priority=10, our_engine_on="cuda"))
+    engines = [info("ours", kind=EngineKind.OURS, device=device) for device in devices]
+
+    assert negotiate.data_plane(registry, engines, Options())[0] == chosen
+    assert negotiate.data_plane(registry, engines, Options(data_plane="nccl"))[0] == "nccl"
+
+
+def test_what_a_stock_engine_runs_on_is_not_asked(elsewhere):
+    registry = Registry()
+    registry.add_data_plane(plane("nccl", "nccl", "ours", our_engine_on="cuda"))
+
+    assert negotiate.data_plane(registry, [info("nccl", device="cpu")], Options())[0] == "nccl"
+
+
+def test_a_plane_that_our_engines_device_rules_out_says_so(elsewhere):
+    registry = Registry()
+    registry.add_data_plane(plane("nccl", "ours", our_engine_on="cuda"))
+
+    with pytest.raises(CompatibilityError, match="nccl: our engine at http://e runs on cpu, and not on cuda"):
+        negotiate.data_plane(registry, [info("ours", kind=EngineKind.OURS, device="cpu")], Options())
 
 
 def test_a_negative_priority_is_used_only_by_name(elsewhere):

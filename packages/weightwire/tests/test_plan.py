@@ -239,8 +239,18 @@ def test_a_misaligned_tensor_is_fine_once_it_starts_a_pack_of_its_own() -> None:
     assert geometry(ODD, [engine()], Options(bucket_bytes=5, packed=True)).packed
 
 
-@pytest.mark.parametrize(("kind", "size"), [(EngineKind.STOCK, 1024**3), (EngineKind.OURS, 32 * 1024**2)])
-def test_the_size_of_a_pack_is_chosen_by_what_the_engine_runs(kind: EngineKind, size: int) -> None:
-    info = msgspec.structs.replace(engine(), kind=kind)
+@pytest.mark.parametrize(
+    ("kind", "device", "size"),
+    [
+        (EngineKind.STOCK, "cuda", 1024**3),
+        (EngineKind.OURS, "cuda", 256 * 1024**2),
+        (EngineKind.OURS, "cpu", 32 * 1024**2),
+        (EngineKind.OURS, "", 32 * 1024**2),
+    ],
+)
+def test_the_size_of_a_pack_is_chosen_by_what_the_engine_runs_and_runs_on(
+    kind: EngineKind, device: str, size: int
+) -> None:
+    info = msgspec.structs.replace(engine(), kind=kind, device=device)
     assert geometry(manifest(*LAYER), [info], Options()).buffer_bytes == size
     assert geometry(manifest(*LAYER), [info], Options(bucket_bytes=7)).buffer_bytes == 7

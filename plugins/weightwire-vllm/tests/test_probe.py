@@ -128,6 +128,21 @@ def test_what_an_operator_should_know_is_noted(probed, vllm, part, value, said):
     assert said in " ".join(probed("0.32.0").notes)
 
 
+@pytest.mark.parametrize(
+    ("said", "device"),
+    [
+        ({"device": "cuda"}, "cuda"),
+        ({"device": "cuda:0"}, "cuda"),
+        ({"device": "cpu", "device_type": "cpu"}, "cpu"),
+        ({"device": None, "device_type": "tpu"}, "tpu"),
+        ({}, ""),
+    ],
+)
+def test_what_the_workers_run_on_is_told(probed, vllm, said, device):
+    vllm.config["device_config"] = said
+    assert probed("0.32.0").device == device
+
+
 @pytest.mark.parametrize(("version", "noted"), [("0.26.0", True), ("0.27.0", False)])
 def test_below_0_27_a_quantised_model_may_fail_to_reload(probed, vllm, version, noted):
     vllm.config["model_config"] = {"model": "m", "quantization": "fp8"}
