@@ -216,7 +216,7 @@ def test_a_plane_that_our_engines_device_rules_out_says_so(elsewhere):
     registry = Registry()
     registry.add_data_plane(plane("nccl", "ours", our_engine_on="cuda"))
 
-    with pytest.raises(CompatibilityError, match="nccl: our engine at http://e runs on cpu, and not on cuda"):
+    with pytest.raises(CompatibilityError, match="nccl: our engine at http://e runs on cpu, not on cuda"):
         negotiate.data_plane(registry, [info("ours", kind=EngineKind.OURS, device="cpu")], Options())
 
 
