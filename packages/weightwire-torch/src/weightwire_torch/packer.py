@@ -13,24 +13,39 @@ from weightwire_torch.framing import Pack, place, put_misaligned, raw
 from weightwire_torch.stream import Stream
 
 
+class Places:
+    """Where the tensors of a window's packs lie in the ring: the same in every round, and worth 5 µs a tensor."""
+
+    def __init__(self, packs: Sequence[Pack]) -> None:
+        """Know none yet."""
+        self.packs = packs
+        self._known: dict[int, list[torch.Tensor | None]] = {}
+
+    def of(self, index: int, room: torch.Tensor) -> list[torch.Tensor | None]:
+        """The places in pack *index*, whose memory is *room*: always the same; None where one would be misaligned."""
+        if index not in self._known:
+            pack = self.packs[index]
+            self._known[index] = [place(room, pack, index=within) for within in range(len(pack.tensors))]
+        return self._known[index]
+
+
 class Packer:
     """Takes the tensors of a window in order."""
 
-    def __init__(
-        self, broadcaster: Broadcaster, stream: Stream, *, packs: Sequence[Pack], lasting: bool = False
-    ) -> None:
+    def __init__(self, broadcaster: Broadcaster, stream: Stream, *, places: Places, lasting: bool = False) -> None:
         """Begin with the first tensor of the first pack.
 
         Args:
             broadcaster: the transport.
             stream: where packs are handed over.
-            packs: the window's.
+            places: the window's.
             lasting: tensors stay as they are until the window was sent, not only while they are added.
         """
         self.seconds = 0.0
         self._broadcaster = broadcaster
         self._stream = stream
-        self._packs = packs
+        self._packs = places.packs
+        self._places = places
         self._lasting = lasting
         self._pack = 0
         self._within = 0
@@ -68,7 +83,7 @@ class Packer:
         pack = self._packs[self._pack]
         if self._within == 0:
             self._room = self._stream.room(self._pack)
-        target = place(self._room, pack, index=self._within)
+        target = self._places.of(self._pack, self._room)[self._within]
         if target is None:
             put_misaligned(self._room, pack, index=self._within, tensor=tensor)
         else:

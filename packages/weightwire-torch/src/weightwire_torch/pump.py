@@ -17,7 +17,7 @@ from weightwire.messages import TransferStats
 from weightwire.planes import LastingTensors, ProgressSink, WeightSource
 
 from weightwire_torch.broadcasting import Broadcaster, Guard
-from weightwire_torch.packer import Packer
+from weightwire_torch.packer import Packer, Places
 from weightwire_torch.progress import Meter
 from weightwire_torch.ring import Ring
 from weightwire_torch.shipment import Group, Shipment
@@ -37,6 +37,7 @@ class Pump:
         self._broadcaster = broadcaster
         self._ring = ring
         self._meter = Meter()
+        self._places: dict[tuple[int, int], Places] = {}
 
     def send(
         self, shipment: Shipment, source: WeightSource, *, guard: Guard, progress: ProgressSink | None = None
@@ -52,7 +53,7 @@ class Pump:
         self._meter.begin(progress, before=shipment.before, total=shipment.total)
         stream.on_tick = self._meter.report
         lasting = isinstance(source, LastingTensors) and source.lasting
-        packer = Packer(self._broadcaster, stream, packs=shipment.packs, lasting=lasting)
+        packer = Packer(self._broadcaster, stream, places=self._places_of(shipment), lasting=lasting)
         under_way = _UnderWay(stream, packer, source)
         try:
             for group in shipment.groups:
@@ -63,6 +64,14 @@ class Pump:
             raise
         stream.on_tick(stream.sent_bytes)
         return under_way.stats(shipment)
+
+    def _places_of(self, shipment: Shipment) -> Places:
+        """Those of the last round, where the same window was cut the same way."""
+        window = (shipment.before, shipment.nbytes)
+        known = self._places.get(window)
+        if known is None or known.packs != shipment.packs:
+            known = self._places[window] = Places(shipment.packs)
+        return known
 
 
 class _UnderWay:
