@@ -34,7 +34,8 @@ class RealEngine:
         """Start it, and wait until it answers."""
         version, engine = place.split()
         kind: Literal["ours", "stock"] = "stock" if engine == "stock" else "ours"
-        setup = Setup(engine=kind, arguments=("--skip-tokenizer-init",))
+        # Ours as on a GPU, so that rounds land by its plan; on a CPU as it is, all would take vLLM's reload.
+        setup = Setup(engine=kind, like_a_gpu=kind == "ours", arguments=("--skip-tokenizer-init",))
         environment = environments.ensure(version, on_progress=lambda step: print(step.text, flush=True))
         self.place = place
         self.starts = 0
