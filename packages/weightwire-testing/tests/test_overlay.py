@@ -32,6 +32,7 @@ def test_another_interpreter_finds_our_code_and_our_plugins_there(tmp_path):
     plugins, *files = json.loads(reply.stdout)
     assert plugins == [
         "weightwire = weightwire_vllm_engine:register",
+        "weightwire_like_a_gpu = weightwire_testing.like_a_gpu:register",
         "weightwire_stock_shim = weightwire_testing.stock_shim:register",
     ]
     assert all(file.startswith(str(home)) for file in files)

@@ -26,7 +26,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         dtype: refuse tensors whose dtype differs from the engine's (``refuse``), or cast them (``cast``).
         packed: pack several tensors per collective; by default where that is safe.
         bucket_bytes: size of a pack, in bytes; 0 to choose by what the engine runs (a stock one: 1 GiB or a little
-            less, ours: 32 MiB).
+            less, ours: 256 MiB on GPUs, else 32 MiB).
         num_buckets: packs that the receiver may work on at once; fewer where that is not safe.
         advertise: the address the workers should connect to; empty to choose.
         port: the port to listen on; 0 to choose, -1 for none, where the engine takes NCCL's id in the call (vLLM 0.30).
