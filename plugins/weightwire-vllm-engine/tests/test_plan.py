@@ -173,8 +173,14 @@ def replaced(part: str, load) -> Model:
 
 
 SPOILT = {
-    "computed": (replaced("norm", lambda held, given: held.data.copy_(given.float() + 1)), "is computed"),
-    "changed in place": (replaced("norm", lambda held, given: held.data.add_(given.float())), r"changed by aten\.add_"),
+    "computed": (
+        replaced("norm", lambda held, given: held.data.copy_(given.float() + 1)),
+        r"computes with norm\.weight",
+    ),
+    "computed from the model": (replaced("norm", lambda held, given: held.data.copy_(held * 2)), "computes with norm"),
+    "made up": (replaced("norm", lambda held, given: held.data.copy_(torch.ones(8))), "none of what was given"),
+    "compared": (replaced("norm", lambda held, given: torch.equal(held.float(), held)), "computes with norm"),
+    "changed in place": (replaced("norm", lambda held, given: held.data.add_(1)), r"changed by aten\.add_"),
     "looked into": (replaced("norm", lambda held, given: held.data.fill_(given[0].item())), "can't be followed"),
     "half of it": (replaced("norm", lambda held, given: held.data[:4].copy_(given[:4])), "4 of 8 elements of norm"),
     "twice": (replaced("norm", lambda held, given: (held.data.zero_(), held.data.copy_(given))), "loaded twice"),
@@ -191,6 +197,19 @@ def test_a_loader_that_does_more_than_copy_is_told_apart_and_changes_nothing(kin
     with pytest.raises(UnplannableError, match=words):
         record(model, METAS)
     assert equal(state(model), before)
+
+
+def test_a_module_that_keeps_what_it_is_given_is_no_plan():
+    model = loaded(1)
+    load = model.norm.weight.weight_loader
+
+    def keep(held: nn.Parameter, given: Tensor) -> None:
+        load(held, given)
+        model.norm.kept = given[:2]
+
+    model.norm.weight.weight_loader = keep
+    with pytest.raises(UnplannableError, match="norm keeps what it is given, as kept"):
+        record(model, METAS)
 
 
 def test_a_name_that_the_model_does_not_know_is_no_plan():

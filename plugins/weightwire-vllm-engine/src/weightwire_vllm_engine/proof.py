@@ -68,4 +68,5 @@ def same_bits(target: torch.Tensor, source: torch.Tensor) -> bool:
 
 def _bytes(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
     """In parts: a comparison takes as much memory as what is compared."""
-    return tensor.detach().reshape(-1).view(torch.uint8).split(_AT_ONCE)
+    flat = tensor.detach().reshape(-1).view(torch.uint8)
+    return (flat[start : start + _AT_ONCE] for start in range(0, flat.numel(), _AT_ONCE))

@@ -2,15 +2,16 @@
 
 The loaders are called with tensors that have a shape and no bytes (torch's ``meta`` device), on the running model.
 Beneath them every operation of torch is watched: views are let through, and what would write into the model is noted
-and not done. So the model stays as it is, whatever a loader does, and what was noted is which part of which tensor
-would have been copied where. A loader that computes with what it is given, or writes anything but a copy, can't be
-followed, and says so by an error of ours.
+and not done. So the model's tensors stay as they are, whatever a loader does, and what was noted is which part of which
+tensor would have been copied where. A loader that computes, with what it is given or with what the model has, or keeps
+what it is given, or writes anything but a copy, can't be followed: something would come of it that a copy does not
+bring. It is refused, and runs again in the reload of the same round, with bytes.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -41,6 +42,7 @@ def record(model: Any, tensors: Sequence[TensorMeta]) -> Plan:
     except Exception as error:  # whatever a loader makes of tensors without bytes
         raise UnplannableError(f"its loaders can't be followed: {type(error).__name__}: {error}") from error
     watch.check_coverage()
+    watch.check_nothing_kept(model)
     return Plan(
         tuple(tuple(watch.pieces[index]) for index in range(len(tensors))),
         tuple(tuple(watch.landed[index]) for index in range(len(tensors))),
@@ -67,13 +69,26 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         target = args[0] if args and isinstance(args[0], torch.Tensor) else None
         home = self._homes.get(_storage(target)) if target is not None and func._schema.is_mutable else None  # noqa: SLF001
         if home is None or target is None:
-            return func(*args, **(kwargs or {}))
+            result = func(*args, **(kwargs or {}))
+            self._refuse_computing(func, args, result)
+            return result
         if func is _COPY:
             self._note_copy(home, target, args[1])
         elif func not in _FILLS:
             raise UnplannableError(f"{home.name} is not copied into, but changed by {func}")
         self._note_extent(home, target)
         return target
+
+    def check_nothing_kept(self, model: torch.nn.Module) -> None:
+        """No module may keep what it was given as it came.
+
+        Raises:
+            UnplannableError: one does; names it.
+        """
+        for name, module in model.named_modules():
+            for attribute, value in vars(module).items():
+                if isinstance(value, torch.Tensor) and _storage(value) in self._source:
+                    raise UnplannableError(f"{name} keeps what it is given, as {attribute}")
 
     def check_coverage(self) -> None:
         """Every parameter must be written to the last element, each element once.
@@ -91,10 +106,25 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if covered != home.tensor.numel():
                 raise UnplannableError(f"{covered} of {home.tensor.numel()} elements of {home.name} would be loaded")
 
+    def _refuse_computing(self, func: Any, args: tuple[Any, ...], result: object) -> None:
+        """Raise where anything but a view is made of a tensor of the model, or of one that was given."""
+        for tensor in _tensors_in(args):
+            name = self._name_of(tensor)
+            made = _tensors_in((result,))
+            if name and not (made and all(_storage(one) == _storage(tensor) for one in made)):
+                raise UnplannableError(f"a loader computes with {name} ({func})")
+
+    def _name_of(self, tensor: torch.Tensor) -> str:
+        """The model's tensor, or the one that was given, that *tensor* is a view of; empty for another."""
+        home, index = self._homes.get(_storage(tensor)), self._source.get(_storage(tensor))
+        if index is not None:
+            return self._tensors[index].name
+        return home.name if home is not None else ""
+
     def _note_copy(self, home: Home, target: torch.Tensor, source: torch.Tensor) -> None:
         index = self._source.get(_storage(source))
         if index is None:
-            raise UnplannableError(f"what is loaded into {home.name} is computed, and not copied from a tensor")
+            raise UnplannableError(f"what is loaded into {home.name} is none of what was given")
         if source.shape != target.shape:
             raise UnplannableError(f"{self._tensors[index].name} is spread out to fill {home.name}")
         piece = Piece(target.detach(), int(source.storage_offset()), tuple(source.shape), tuple(source.stride()))
@@ -127,6 +157,12 @@ def _by_address(model: torch.nn.Module) -> dict[int, Home]:
         if other is not home and isinstance(home.tensor, torch.nn.Parameter):
             raise UnplannableError(f"{home.name} and {other.name} lie in one piece of memory")
     return found
+
+
+def _tensors_in(things: Iterable[object]) -> list[torch.Tensor]:
+    """The tensors among arguments or results, also in the lists among them."""
+    flat = [part for thing in things for part in (thing if isinstance(thing, list | tuple) else (thing,))]
+    return [thing for thing in flat if isinstance(thing, torch.Tensor)]
 
 
 def _storage(tensor: torch.Tensor) -> int:
