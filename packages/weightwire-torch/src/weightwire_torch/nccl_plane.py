@@ -32,7 +32,7 @@ NO_STORE = -1
 SMALL_PACK = 256 * 1024 * 1024
 
 SLOTS, SLOTS_OF_LARGE_PACKS = 4, 2
-"""Packs that may be under way: two on the wire, one behind them, one being packed. From :data:`SMALL_PACK` bytes on one
+"""Packs that may be under way: two on the wire, one behind them, one being packed. Beyond :data:`SMALL_PACK` bytes one
 on the wire and one being packed, which hides the packing as well and takes gigabytes less of the trainer's GPU."""
 
 OpenTransport = Callable[[str], Transport]
@@ -131,7 +131,7 @@ def ring_for(spec: ChannelSpec, device: torch.device) -> Ring:
     Raises:
         ChannelError: the GPU has no room for it.
     """
-    slots = SLOTS if spec.geometry.buffer_bytes < SMALL_PACK else SLOTS_OF_LARGE_PACKS
+    slots = SLOTS if spec.geometry.buffer_bytes <= SMALL_PACK else SLOTS_OF_LARGE_PACKS
     try:
         return Ring.fitting(spec.manifest.tensors, spec.geometry, slots=slots, device=device)
     except torch.OutOfMemoryError as error:
