@@ -47,7 +47,7 @@ class Planner:
         """
         self.proof = None
         if init is None:
-            self.why = "the model is not in order, or another model's turn it is"
+            self.why = "no channel is open, the model was left half loaded, or it is a draft model's turn"
             return None
         if init.digest != self._digest or (self._plan is not None and self._plan.moved):
             self._digest, self._plan, self._proven, self._against = init.digest, None, False, ""
