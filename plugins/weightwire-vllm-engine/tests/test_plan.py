@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -306,6 +307,15 @@ def test_what_prepares_its_weights_is_named():
         plain.check(model)
     model.down = Prepares(1, load=print)
     with pytest.raises(UnplannableError, match="down, a Prepares, prepares its weights by itself"):
+        plain.check(model)
+
+
+def test_an_attention_with_sinks_is_named():
+    model = loaded(1)
+    model.down.impl = SimpleNamespace(sinks=None)
+    plain.check(model)
+    model.down.impl.sinks = model.norm.weight
+    with pytest.raises(UnplannableError, match="down, a Part, keeps sinks"):
         plain.check(model)
 
 

@@ -40,6 +40,8 @@ def check(model: torch.nn.Module) -> None:
             raise UnplannableError(f"{name}, a {type(module).__name__}, is prepared by {type(method).__name__}")
         if hasattr(module, _PREPARE) and _path(module) not in _PLAIN_LAYERS:
             raise UnplannableError(f"{name}, a {type(module).__name__}, prepares its weights by itself")
+        if getattr(getattr(module, "impl", None), "sinks", None) is not None:
+            raise UnplannableError(f"{name}, a {type(module).__name__}, keeps sinks, which some backends convert")
         if _packed(module):
             raise UnplannableError(f"{name}, a {type(module).__name__}, keeps its weight packed for the CPU")
 
