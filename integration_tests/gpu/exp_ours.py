@@ -1,6 +1,6 @@
 """Seconds a round for one shape: into our engine, into vLLM's own, and by vLLM's own sender, in turn on one machine.
 
-``python exp_ours.py CONTEXT.json STOCK OURS SHAPE``, with vLLM importable for its sender (up to 0.27). See exp_speed.py
+``python exp_ours.py CONTEXT.json STOCK OURS SHAPE``, with vLLM importable for its sender. See exp_speed.py
 for how it is measured, and exp_raw.py for what the wire alone would give.
 """
 
@@ -13,13 +13,11 @@ from statistics import median
 import gpu_ways
 from exp_speed import LAST, MIB, Bench, Setting, learned, made, measured
 from gpu_context import Context, Results, main
-from weightwire.versions import release
+from gpu_stock_sender import is_there
 
 CYCLES = 3
 SIZES = {"8b": (256, 64, 128, 512, 1024), "0.6b": (256, 64, 128, 512, 1024), "small": (16, 8)}  # MiB
 STOCK_SIZE = {"8b": 1024, "0.6b": 1024, "small": 16}
-SENDER_WENT = (0, 28)
-"""From here on vLLM's sender is no static function of its engine any more."""
 
 
 @dataclass
@@ -65,7 +63,7 @@ def rows(context: Context, mine: Bench, theirs: Bench, shape: str) -> list[Row]:
     ]
     size = STOCK_SIZE[shape]
     found.append(Row(theirs, Setting("into vLLM's own", size, whole=True), "our sender, vLLM's engine"))
-    if context.cuda and release(context.version) < SENDER_WENT:
+    if context.cuda and is_there():
         found.append(Row(theirs, Setting("vLLM's sender", size, stock=True), "vLLM's sender, vLLM's engine"))
     return found
 
