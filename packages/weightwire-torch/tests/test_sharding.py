@@ -64,4 +64,4 @@ def test_a_source_settles_gathers_and_releases_a_group_at_a_time() -> None:
 
 def test_the_protocol_is_what_unsharded_has() -> None:
     methods = {name for name in vars(Sharding) if not name.startswith("_")}
-    assert methods == {"settle", "form", "whole", "release"} <= set(dir(Unsharded))
+    assert methods == {"settle", "form", "traits", "whole", "release"} <= set(dir(Unsharded))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 
 import torch
@@ -82,6 +85,12 @@ class Blueprint:
         convert = converter(inner, lambda tensor: forms.get(id(tensor), _NOTHING))
         cuts = groups_by_layer([unit.names[0] for unit in found])
         return cls([_group(found[start:stop], forms, convert) for start, stop in cuts])
+
+    @cached_property
+    def digest(self) -> str:
+        """Equal digests mean that the same places of a model are made whole, in the same steps."""
+        places = [[slot.name for slot in group.slots] for group in self.groups]
+        return hashlib.blake2b(json.dumps(places).encode(), digest_size=16).hexdigest()
 
     def manifest(self, *, dtype: str = "") -> Manifest:
         """Describe what will be sent.

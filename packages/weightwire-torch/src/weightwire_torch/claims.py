@@ -16,9 +16,13 @@ def is_a(thing: object, path: str) -> bool:
 
     Nothing is imported for that: where the module of the class was never imported, nothing is an instance of it.
     """
-    where, _, name = path.partition(":")
-    found = getattr(sys.modules.get(where), name, None)
-    return isinstance(found, type) and isinstance(thing, found)
+    found = _loaded(path)
+    return found is not None and isinstance(thing, found)
+
+
+def loaded(*paths: str) -> tuple[type, ...]:
+    """Those of the classes at *paths* whose modules were imported."""
+    return tuple(filter(None, map(_loaded, paths)))
 
 
 def is_module(model: object) -> bool:
@@ -34,3 +38,9 @@ def claim_module(model: object) -> int:
 def claim_checkpoint(model: object) -> int:
     """Claim paths; what is wrong with one is said when it is read."""
     return _CLAIM if isinstance(model, str | Path) else 0
+
+
+def _loaded(path: str) -> type | None:
+    where, _, name = path.partition(":")
+    found = getattr(sys.modules.get(where), name, None)
+    return found if isinstance(found, type) else None

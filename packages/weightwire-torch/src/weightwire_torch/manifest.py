@@ -10,6 +10,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from weightwire.errors import ManifestError
 from weightwire.messages import Manifest, TensorMeta
+from weightwire.wording import some
 
 from weightwire_torch.dtypes import TORCH_DTYPES, may_become, torch_dtype, wire_name
 
@@ -83,6 +84,28 @@ def refuse_formless(model: torch.nn.Module) -> None:
             )
         if parameter.layout is not torch.strided:
             refuse_unsendable(name, parameter)
+
+
+def refuse_other(manifest: Manifest, first: Manifest) -> None:
+    """Refuse names or shapes that are not those of the *first* manifest. Dtypes may change: they are cast, or refused.
+
+    Raises:
+        ManifestError: says what has changed.
+    """
+    now, then = ({meta.name: meta.shape for meta in one.tensors} for one in (manifest, first))
+    if now == then:
+        return
+    changes = {
+        "new": [name for name in now if name not in then],
+        "gone": [name for name in then if name not in now],
+        "of another shape": [
+            f"{name} ({list(shape)}, was {list(then[name])})"
+            for name, shape in now.items()
+            if then.get(name, shape) != shape
+        ],
+    }
+    said = [f"{len(names)} {how}: {some(names)}" for how, names in changes.items() if names]
+    raise ManifestError(f"The model is not made of what the session was opened with: {'; '.join(said)}.")
 
 
 def groups_by_layer(names: Sequence[str]) -> tuple[tuple[int, int], ...]:

@@ -17,7 +17,7 @@ from typing import Protocol, cast
 import torch
 from weightwire.errors import ManifestError
 
-from weightwire_torch.claims import is_a
+from weightwire_torch.claims import is_a, loaded
 from weightwire_torch.names import WRAPPERS, Front, Rule, Segment
 
 RULES: tuple[Rule, ...] = (*WRAPPERS, Front("base_model.model."), Segment("base_layer"), Segment("token_adapter"))
@@ -137,6 +137,16 @@ def rules(model: torch.nn.Module) -> Sequence[Rule]:
     chosen = {n: f"{n}.{_copy_in_use(cast('_TwoCopies', m))}" for n, m in modules if is_a(m, _TWO_COPIES)}
     fronts = tuple(f"{name}." if name else "" for name, module in modules if is_a(module, _MODEL))
     return (CopyInUse(chosen), Beside(fronts), *RULES)
+
+
+def choosers() -> tuple[type, ...]:
+    """The classes of PEFT's modules that have a :func:`choice`; none where PEFT was never imported."""
+    return loaded(_MODEL, _TWO_COPIES)
+
+
+def choice(module: torch.nn.Module) -> str:
+    """What *module* would use now, where other tensors are sent for it, or none can be, once that changes."""
+    return cast("_Model", module).active_adapter if is_a(module, _MODEL) else _copy_in_use(cast("_TwoCopies", module))
 
 
 def _copy_in_use(module: _TwoCopies) -> str:

@@ -12,7 +12,13 @@ from weightwire_torch.quantised import dequantised, form_of, is_four_bit
 
 
 class Sharding(Protocol):
-    """What a source asks of a framework. Every method is called on every rank, on the caller's thread."""
+    """What a source asks of a framework. Every method is called on every rank, on the caller's thread.
+
+    Attributes:
+        collective: whether :meth:`whole` is one.
+    """
+
+    collective: bool
 
     def settle(self, model: torch.nn.Module) -> None:
         """Bring *model* into the state in which its tensors can be read. Before each gather; no collective."""
@@ -23,6 +29,9 @@ class Sharding(Protocol):
         Raises:
             ManifestError: it can't be made whole by this framework; names it, and says what to install.
         """
+
+    def traits(self, tensor: torch.Tensor) -> tuple[object, ...]:
+        """What :meth:`form` depends on. No collective, and cheap: it is asked about every tensor before each round."""
 
     def whole(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Make the tensors of one group whole; a collective, in lock-step on all ranks.
@@ -39,6 +48,8 @@ class Sharding(Protocol):
 class Unsharded:
     """Every tensor is whole, on every rank."""
 
+    collective = False
+
     def settle(self, model: torch.nn.Module) -> None:
         """Nothing to do."""
 
@@ -47,6 +58,10 @@ class Unsharded:
         refuse_unsendable(name, tensor)
         shape, dtype = form_of(tensor) if is_four_bit(tensor) else (tensor.shape, tensor.dtype)
         return torch.empty(shape, dtype=dtype, device="meta")
+
+    def traits(self, tensor: torch.Tensor) -> tuple[object, ...]:
+        """What is told of it, and what it would be refused for. The type of a DTensor is another than a tensor's."""
+        return type(tensor), tensor.dtype, tensor.shape, tensor.is_meta, tensor.layout
 
     def whole(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """The tensors themselves; 4-bit weights dequantised."""

@@ -42,11 +42,12 @@ def slots(model: torch.nn.Module, *, buffers: bool = False) -> Iterator[Slot]:
     for prefix, owner in model.named_modules(remove_duplicate=False):
         leaves = [leaf for leaf, parameter in owner._parameters.items() if parameter is not None]  # noqa: SLF001
         if buffers:
-            leaves += _persistent(owner)
+            leaves += persistent(owner)
         for leaf in leaves:
             yield Slot(f"{prefix}.{leaf}" if prefix else leaf, owner, leaf)
 
 
-def _persistent(owner: torch.nn.Module) -> list[str]:
+def persistent(owner: torch.nn.Module) -> list[str]:
+    """The names in *owner* of its buffers that belong to a checkpoint."""
     passing = owner._non_persistent_buffers_set  # noqa: SLF001 - what state_dict itself reads
     return [leaf for leaf, buffer in owner._buffers.items() if buffer is not None and leaf not in passing]  # noqa: SLF001

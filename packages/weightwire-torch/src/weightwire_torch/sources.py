@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+from weightwire.errors import ManifestError
 from weightwire.messages import Manifest
 from weightwire.options import Options
 from weightwire.planes import RankGroup
 
-from weightwire_torch.blueprint import Blueprint, Group
+from weightwire_torch.blueprint import Blueprint
+from weightwire_torch.manifest import refuse_other
 from weightwire_torch.ranks import rank_group
 from weightwire_torch.sharding import Sharding, Unsharded
+from weightwire_torch.structure import structure
+
+_AGAIN = "if the model was changed on purpose, close the session and call weightwire.connect() again, on every rank"
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What was made of a model, and the structure it had then."""
+
+    structure: list[object]
+    blueprint: Blueprint
+    manifest: Manifest
 
 
 class ModuleSource:
-    """Implements :class:`~weightwire.planes.WeightSource`, and ``Releases``, over a module."""
+    """Implements :class:`~weightwire.planes.WeightSource`, ``Releases`` and ``GathersTogether``, over a module.
+
+    The model may change between two rounds: what is sent is what it is made of when a round begins, adapters that are
+    active then merged. Names and shapes must stay, since the engines hold them.
+    """
 
     def __init__(
         self, model: torch.nn.Module, options: Options, *, dtype: str = "", sharding: Sharding | None = None
@@ -33,32 +52,33 @@ class ModuleSource:
         self._model = model
         self._dtype = dtype
         self._sharding = sharding or Unsharded()
-        self._blueprint: Blueprint | None = None
-        self._manifest: Manifest | None = None
+        self._first: Manifest | None = None
+        self._last: _Reading | None = None
 
     @property
     def lasting(self) -> bool:
         """Whether gathered tensors last for the round: nobody trains while ``push()`` has the caller's thread."""
         return isinstance(self._sharding, Unsharded)
 
+    @property
+    def together(self) -> str:
+        """A digest of what each gather makes whole in a collective; empty where there is none."""
+        return (self._last or self._read()).blueprint.digest if self._sharding.collective else ""
+
     def manifest(self) -> Manifest:
-        """Describe the tensors. Made once: names and shapes of a model in training do not change.
+        """Describe the tensors of now; what is gathered after that is what was described.
 
         Raises:
-            ManifestError: a tensor can't be sent; names it.
+            ManifestError: a tensor can't be sent, or names or shapes are not what they were at first; says which.
         """
-        if self._manifest is None:
-            self._sharding.settle(self._model)
-            self._blueprint = Blueprint.of(self._model, self._sharding.form)
-            self._manifest = self._blueprint.manifest(dtype=self._dtype)
-        return self._manifest
+        return self._read().manifest
 
     def gather(self, group: int) -> Sequence[torch.Tensor]:
         """Make one group whole, in lock-step with the other ranks.
 
         What a slot holds is looked up anew: optimizers and ``load_state_dict(assign=True)`` may have put others there.
         """
-        chosen = self._groups()[group]
+        chosen = (self._last or self._read()).blueprint.groups[group]
         self.release()
         self._sharding.settle(self._model)
         tensors = [slot.tensor for slot in chosen.slots]
@@ -68,6 +88,22 @@ class ModuleSource:
         """Let go of what was gathered last, where the framework keeps it."""
         self._sharding.release()
 
-    def _groups(self) -> tuple[Group, ...]:
-        self.manifest()
-        return self._blueprint.groups if self._blueprint is not None else ()
+    def _read(self) -> _Reading:
+        """What the model comes to now; looked for anew only where it is not made of what it was."""
+        self._sharding.settle(self._model)
+        now = structure(self._model, self._sharding.traits)
+        if self._last is None or self._last.structure != now:
+            self._last = self._reading(now)
+        return self._last
+
+    def _reading(self, now: list[object]) -> _Reading:
+        try:
+            blueprint = Blueprint.of(self._model, self._sharding.form)
+            manifest = blueprint.manifest(dtype=self._dtype)
+            refuse_other(manifest, self._first or manifest)
+        except ManifestError as error:
+            if self._first is not None:
+                error.hint = "; ".join(filter(None, (error.hint, _AGAIN)))
+            raise
+        self._first = self._first or manifest
+        return _Reading(now, blueprint, manifest)

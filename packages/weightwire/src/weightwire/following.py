@@ -9,7 +9,7 @@ from weightwire.agreement import Report, Steps, Word
 from weightwire.deadlines import Deadline
 from weightwire.errors import UpdateFailed
 from weightwire.follower import FollowerBackend
-from weightwire.gathering import InStep
+from weightwire.gathering import InStep, agreed_digest
 from weightwire.messages import ChannelInfo, EngineInfo, Receipt, TransferPlan, TransferStats, Window
 from weightwire.orders import Order
 from weightwire.rounds import Ending
@@ -84,7 +84,7 @@ class Follower:
         except BaseException as error:
             steps.report(Report(error=f"{type(error).__name__}: {error}"))
             raise
-        steps.report(Report(digest=manifest.digest))
+        steps.report(Report(digest=agreed_digest(self._common.source, manifest)))
         cuts = (0, *steps.hear(deadline).cuts)
         channel = self._channel or self._common.lifecycle.open_channel((), manifest, deadline)
         return TransferPlan(
@@ -96,7 +96,7 @@ class Follower:
         )
 
     def _gather(self, plan: TransferPlan, steps: Steps, deadline: Deadline) -> TransferStats:
-        walk = _Walk(plan, steps, InStep(self._common.source))
+        walk = _Walk(plan, steps, InStep(self._common.source, plan.manifest))
         self._backend.gate = walk.gate
         try:
             return self._common.lifecycle.transfer(plan, walk.source, deadline)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from weightwire.deadlines import Deadline
 from weightwire.errors import PluginError
 from weightwire.messages import Window
-from weightwire.planes import LastingTensors, RankGroup, Releases, WeightSource
+from weightwire.planes import GathersTogether, LastingTensors, RankGroup, Releases, WeightSource
 from weightwire.tensors import Manifest
 
 log = logging.getLogger(__name__)
@@ -43,15 +43,26 @@ def gather_and_drop(source: WeightSource, groups: Iterable[int]) -> Exception | 
     return first
 
 
+def agreed_digest(source: WeightSource, manifest: Manifest) -> str:
+    """What must be the same on every rank before a round begins.
+
+    Args:
+        source: where the tensors come from.
+        manifest: what it last said of itself.
+    """
+    return f"{manifest.digest} {source.together if isinstance(source, GathersTogether) else ''}"
+
+
 class InStep:
     """A weight source that keeps count for one round, so that what was left out can be made up for.
 
     Other ranks wait in the collectives of a group that this rank does not gather, whatever its reason.
     """
 
-    def __init__(self, source: WeightSource) -> None:
-        """Gather nothing yet."""
+    def __init__(self, source: WeightSource, manifest: Manifest) -> None:
+        """Gather nothing yet; the round's *manifest* is what will be."""
         self._source = source
+        self._manifest = manifest
         self._next = 0
 
     @property
@@ -65,8 +76,8 @@ class InStep:
         return isinstance(self._source, LastingTensors) and self._source.lasting
 
     def manifest(self) -> Manifest:
-        """The source's."""
-        return self._source.manifest()
+        """The round's."""
+        return self._manifest
 
     def gather(self, group: int) -> Sequence[object]:
         """Gather the next group.
@@ -81,7 +92,7 @@ class InStep:
 
     def catch_up(self, window: Window) -> None:
         """Gather and drop what is left of *window*."""
-        gather_and_drop(self, range(self._next, groups_of(self.manifest(), window).stop))
+        gather_and_drop(self, range(self._next, groups_of(self._manifest, window).stop))
         self.release()
 
     def release(self) -> None:

@@ -71,7 +71,7 @@ class Leader:
         steps = self._common.agreement.steps(f"round-{number}")
         plan = self._prepared(order, f"{self._name}-{number}", steps=steps, deadline=working_time(deadline))
         led = LedRound(self._backend, self._common, plan=plan, steps=steps, deadline=deadline)
-        ending = led.lead(preflight=time.perf_counter() - began)
+        ending = led.lead(preflight=time.perf_counter() - began, digest=self._opening.digest)
         return Ending(ending.early, lambda: self._learned(plan, ending.late()))
 
     def add(self, url: str, deadline: Deadline) -> None:

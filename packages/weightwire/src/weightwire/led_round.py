@@ -58,15 +58,16 @@ class LedRound:
         self._steps = steps
         self._whole = deadline
         self._working = working_time(deadline)
-        self._source = InStep(common.source)
+        self._source = InStep(common.source, plan.manifest)
         self._work = Round(common.lifecycle, plan, source=self._source, tell=common.standing.ended)
         self._window = 0
 
-    def lead(self, *, preflight: float) -> Ending:
+    def lead(self, *, preflight: float, digest: str) -> Ending:
         """Everything up to the last byte; the phases after it run beside the caller, out of reach of a Ctrl-C.
 
         Args:
             preflight: seconds that went by before, with looking, checking and opening.
+            digest: of what every rank must be about to gather.
 
         Raises:
             UpdateFailed: the round failed, and the engines are settled.
@@ -75,7 +76,7 @@ class LedRound:
         self._backend.gate = self._gate
         with self._cleaned_up():
             self._work.ran("preflight", seconds=preflight)
-            self._steps.hear_all(self._working, digest=self._common.source.manifest().digest)
+            self._steps.hear_all(self._working, digest=digest)
             self._work.open(self._working)
             self._steps.say(Word(cuts=tuple(window.stop for window in self._plan.windows)))
             self._transfer()

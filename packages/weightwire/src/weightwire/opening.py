@@ -10,6 +10,7 @@ from weightwire import dtypes, expected, preflight
 from weightwire.backend import SenderBackend
 from weightwire.deadlines import Deadline
 from weightwire.errors import ControlError, WeightwireError
+from weightwire.gathering import agreed_digest
 from weightwire.messages import ChannelInfo, EngineInfo
 from weightwire.negotiate import mixed_backends
 from weightwire.standing import Common
@@ -33,11 +34,13 @@ class Opening:
 
     Attributes:
         expected: what the engines expect to be sent; None until that is known.
+        digest: what the other ranks' must equal (see :func:`~weightwire.gathering.agreed_digest`).
     """
 
     def __init__(self, backend: SenderBackend, common: Common) -> None:
         """Connect nothing yet."""
         self.expected: expected.Expected | None = None
+        self.digest = ""
         self._backend = backend
         self._lifecycle = common.lifecycle
         self._standing = common.standing
@@ -98,7 +101,9 @@ class Opening:
             return self._checked(self._backend.engines.infos())
 
     def _checked(self, infos: Sequence[EngineInfo]) -> Manifest:
-        manifest = dtypes.on_the_wire(self._source.manifest(), infos, expected=self.expected, options=self._options)
+        source = self._source.manifest()
+        self.digest = agreed_digest(self._source, source)
+        manifest = dtypes.on_the_wire(source, infos, expected=self.expected, options=self._options)
         preflight.check(manifest, infos, expected=self.expected, options=self._options)
         return manifest
 

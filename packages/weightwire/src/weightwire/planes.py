@@ -195,6 +195,8 @@ class WeightSource(Protocol):
     def manifest(self) -> Manifest:
         """Names, dtypes and shapes, without a collective; equal on every rank.
 
+        Asked at the beginning of each round, on every rank: what the model is made of may have changed.
+
         Raises:
             ManifestError: a tensor is sharded, empty, on meta, or named twice.
         """
@@ -219,6 +221,19 @@ class LastingTensors(Protocol):
     @property
     def lasting(self) -> bool:
         """Whether they do."""
+
+
+@runtime_checkable
+class GathersTogether(Protocol):
+    """A weight source whose ranks could gather different things under the same manifest.
+
+    Two adapters of one model, say, of which one rank was told to use the other: in a collective that would hang, or
+    mix them.
+    """
+
+    @property
+    def together(self) -> str:
+        """A digest of what each gather brings together, as of the last manifest. Ranks that differ begin no round."""
 
 
 @runtime_checkable

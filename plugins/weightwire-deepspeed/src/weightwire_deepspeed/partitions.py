@@ -18,6 +18,8 @@ class Partitions(Unsharded):
     its tensors are released: they need not be copied, and one group is all that is ever gathered.
     """
 
+    collective = True
+
     def __init__(self) -> None:
         """Gather nothing yet."""
         self._open = ExitStack()
@@ -27,6 +29,12 @@ class Partitions(Unsharded):
         if not is_managed(tensor):
             return super().form(name, tensor)
         return torch.empty(tensor.ds_shape, dtype=tensor.dtype, device="meta")  # type: ignore[attr-defined] # DeepSpeed's
+
+    def traits(self, tensor: torch.Tensor) -> tuple[object, ...]:
+        """Of a partitioned tensor those that it has when it is whole, whether it is or not."""
+        if not is_managed(tensor):
+            return super().traits(tensor)
+        return type(tensor), tensor.dtype, tensor.ds_shape  # type: ignore[attr-defined] # DeepSpeed's
 
     def whole(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Gather a group in one step, the same on every rank."""

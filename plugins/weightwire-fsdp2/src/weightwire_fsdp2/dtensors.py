@@ -17,6 +17,8 @@ from weightwire_torch.sharding import Unsharded
 class DTensors(Unsharded):
     """Implements :class:`~weightwire_torch.sharding.Sharding`; tensors that are no DTensors are whole already."""
 
+    collective = True
+
     def __init__(self, dtype: str = "") -> None:
         """Gather floating tensors in *dtype*; empty for their own."""
         self._dtype = torch_dtype(dtype) if dtype else None
