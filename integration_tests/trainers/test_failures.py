@@ -15,6 +15,7 @@ from weightwire_testing.reference import ReferenceEngine
 
 TIMEOUT = 15.0
 """Of the session, in seconds."""
+OPTIONS = {"timeout": TIMEOUT, "bucket_bytes": 100_000}
 GROUP_TIMEOUT = 30.0
 """Of the trainer's own process group, in seconds."""
 SLACK = 3.0
@@ -53,13 +54,13 @@ def strike(
     def run(fault: Fault, setup: str = "fsdp2") -> tuple[dict[int, Said], ReferenceEngine]:
         engine = reference_engine()
         words = [f"--url={engine.url}", f"--checkpoint={tiny_checkpoint}", f"--out={tmp_path}", f"--setup={setup}"]
-        words += [f"--timeout={TIMEOUT}", f"--group-timeout={GROUP_TIMEOUT}"]
+        words += [f"--options={json.dumps(OPTIONS)}", f"--group-timeout={GROUP_TIMEOUT}"]
         words += [f"--fault={fault.fault}", f"--victim={fault.victim}", f"--group={fault.group}"]
         gone = [] if fault.fault == "raises" else [fault.victim]
         with one_by_one(3, RANKS / "fail.py", words) as ranks:
             living = [rank for rank in range(3) if rank not in gone]
             logs = {rank: ranks[rank].communicate(timeout=SECONDS)[0] for rank in living}
-        reports = {rank: tmp_path / f"{rank}.json" for rank in living}
+        reports = {rank: tmp_path / f"bad.{rank}.json" for rank in living}
         assert all(report.is_file() for report in reports.values()), logs
         return {rank: Said(**json.loads(report.read_text())) for rank, report in reports.items()}, engine
 

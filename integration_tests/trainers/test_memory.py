@@ -44,7 +44,8 @@ def engine(checkpoint: Path):
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("ranks", "setup"), [(2, "fsdp2"), (2, "zero3"), (1, "lora")])
 def test_one_group_and_the_ring_at_most(ranks: int, setup: str, checkpoint: Path, engine, tmp_path: Path) -> None:
-    words = [f"--url={engine.url}", f"--checkpoint={checkpoint}", f"--out={tmp_path}", f"--bucket-bytes={BUCKET}"]
+    options = f"--options={json.dumps({'timeout': 120, 'bucket_bytes': BUCKET})}"
+    words = [f"--url={engine.url}", f"--checkpoint={checkpoint}", f"--out={tmp_path}", options]
     torchrun(ranks, RANKS / "memory.py", [*words, setup], MALLOC_MMAP_THRESHOLD_="65536")
     for rank in range(ranks):
         said = json.loads((tmp_path / f"{setup}.{rank}.json").read_text())

@@ -5,19 +5,17 @@ A rank that lives writes what its push raised, and when, and ends at once.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import signal
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import weightwire
+import words
 from setups import make
 from weightwire import negotiate
 from weightwire.options import Options
@@ -82,11 +80,7 @@ def attempt(push: Callable[[], object]) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--url", required=True)
-    parser.add_argument("--checkpoint", required=True, type=Path)
-    parser.add_argument("--out", required=True, type=Path)
-    parser.add_argument("--timeout", required=True, type=float, help="of the session")
+    parser = words.parser()
     parser.add_argument("--group-timeout", required=True, type=float, help="of the trainer's own process group")
     parser.add_argument("--victim", required=True, type=int)
     parser.add_argument("--fault", required=True)
@@ -98,20 +92,18 @@ def main() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=given.group_timeout))
     trainer = make(given.setup, given.checkpoint)
     rank = dist.get_rank()
-    options = Options(timeout=given.timeout, bucket_bytes=100_000)
     source = Faulty(
-        negotiate.weight_source(weightwire.plugins().registry, trainer.model, options),
+        negotiate.weight_source(weightwire.plugins().registry, trainer.model, Options()),
         given.fault if rank == given.victim else "",
         given.group,
     )
-    session = weightwire.connect(given.url, source, options)
+    session = weightwire.connect(given.url, source, given.options)
     trainer.step(0)
     session.push(version="good")
     source.armed = True
     if rank == given.victim and given.fault == "dies before":
         die()
-    said = attempt(lambda: session.push(version="bad"))
-    (given.out / f"{rank}.json").write_text(json.dumps(said))
+    words.say(given.out, "bad", attempt(lambda: session.push(version="bad")))
     os._exit(0)
 
 

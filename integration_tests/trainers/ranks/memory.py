@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import warnings
 from collections.abc import Callable
@@ -13,6 +11,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import weightwire
+import words
 from setups import make
 from weightwire import negotiate
 from weightwire.options import Options
@@ -55,11 +54,7 @@ def gather_embedding(model: torch.nn.Module) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--url", required=True)
-    parser.add_argument("--checkpoint", required=True, type=Path)
-    parser.add_argument("--out", required=True, type=Path)
-    parser.add_argument("--bucket-bytes", required=True, type=int)
+    parser = words.parser()
     parser.add_argument("setups", nargs="+")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -67,16 +62,15 @@ def main() -> None:
     dist.init_process_group("gloo")
     for setup in given.setups:
         trainer = make(setup, given.checkpoint)
-        options = Options(timeout=120, bucket_bytes=given.bucket_bytes)
-        source = negotiate.weight_source(weightwire.plugins().registry, trainer.model, options)
-        with weightwire.connect(given.url, source, options) as session:
+        source = negotiate.weight_source(weightwire.plugins().registry, trainer.model, Options())
+        with weightwire.connect(given.url, source, given.options) as session:
             session.push(version="warm")
             extra = peak(lambda: session.push(version="measured"))
         # The most of several: gloo's threads free a collective's memory a little late, so that some begin with it.
         own = max(peak(partial(gather_embedding, trainer.model)) for _ in range(8))
         manifest = source.manifest()
-        said = {"extra": extra, "own": own, "largest_group": largest_group(manifest), "model": manifest.nbytes}
-        (given.out / f"{setup}.{dist.get_rank()}.json").write_text(json.dumps(said))
+        found = {"extra": extra, "own": own, "largest_group": largest_group(manifest), "model": manifest.nbytes}
+        words.say(given.out, setup, found)
     os._exit(0)
 
 

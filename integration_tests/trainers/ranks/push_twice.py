@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import warnings
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import weightwire
+import words
 from models import PROMPT, load, scores
 from setups import make
 from weightwire_testing.sampling import score
@@ -46,11 +45,7 @@ def run(setup: str, given: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--url", required=True)
-    parser.add_argument("--checkpoint", required=True, type=Path)
-    parser.add_argument("--out", required=True, type=Path)
-    parser.add_argument("--options", type=json.loads, default={})
+    parser = words.parser()
     parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("setups", nargs="+")
     given = parser.parse_args()
@@ -58,8 +53,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo")
     for setup in given.setups:
-        said = run(setup, given)
-        (given.out / f"{setup}.{dist.get_rank()}.json").write_text(json.dumps(said))
+        words.say(given.out, setup, run(setup, given))
     dist.destroy_process_group()
     os._exit(0)  # threads of a framework need not be waited for
 

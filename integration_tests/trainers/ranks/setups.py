@@ -52,7 +52,8 @@ class Loop:
         return self._whole(self.model)
 
 
-def _full_tensors(model: torch.nn.Module) -> Weights:
+def full_tensors(model: torch.nn.Module) -> Weights:
+    """All parameters of a sharded model, whole."""
     return {name: parameter.full_tensor().detach() for name, parameter in model.named_parameters()}
 
 
@@ -63,21 +64,21 @@ def _sharded(model: torch.nn.Module, mesh: DeviceMesh | None = None, **how: obje
 
 
 def fsdp2(checkpoint: Path) -> Trainer:
-    return Loop(_sharded(load(checkpoint)), _full_tensors)
+    return Loop(_sharded(load(checkpoint)), full_tensors)
 
 
 def hsdp(checkpoint: Path) -> Trainer:
     mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicas", "shards"))
-    return Loop(_sharded(load(checkpoint), mesh), _full_tensors)
+    return Loop(_sharded(load(checkpoint), mesh), full_tensors)
 
 
 def fsdp2_offloaded(checkpoint: Path) -> Trainer:
-    return Loop(_sharded(load(checkpoint), offload_policy=CPUOffloadPolicy(pin_memory=False)), _full_tensors)
+    return Loop(_sharded(load(checkpoint), offload_policy=CPUOffloadPolicy(pin_memory=False)), full_tensors)
 
 
 def fsdp2_mixed(checkpoint: Path) -> Trainer:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    return Loop(_sharded(load(checkpoint), mp_policy=policy), _full_tensors)
+    return Loop(_sharded(load(checkpoint), mp_policy=policy), full_tensors)
 
 
 def fsdp2_lora(checkpoint: Path) -> Trainer:
@@ -95,7 +96,7 @@ def fsdp2_lora(checkpoint: Path) -> Trainer:
 
     def merged(sharded: torch.nn.Module) -> Weights:
         plain = adapted()
-        plain.load_state_dict(_full_tensors(sharded), strict=True)
+        plain.load_state_dict(full_tensors(sharded), strict=True)
         return dict(plain.merge_and_unload().state_dict())
 
     return Loop(model, merged)

@@ -7,22 +7,21 @@ ends a user's: with the error, once it was written down.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch.distributed as dist
-from accelerate import PartialState
-from accelerate.utils import DistributedType
+import words
 from peft import LoraConfig
-from saying import PROMPT, distance, forward, whole
+from saying import whole
 from torch.distributed.tensor import DTensor
 from trl_on_cpu import async_grpo
-from weightwire_testing.sampling import score
+from trl_rounds import really_shard, served
 from weightwire_torch import sources
 from weightwire_trl import WeightTransfer
+
+SHARDED = os.environ.get("ACCELERATE_USE_FSDP") == "true"
 
 
 def lora() -> LoraConfig:
@@ -37,18 +36,16 @@ SETUPS = {
 }
 
 
-def really_shard(arguments: object) -> None:
-    """Accelerate turns FSDP on only where there are several accelerators, and else runs DDP without a word (1.15)."""
-    if os.environ.get("ACCELERATE_USE_FSDP") == "true":
-        arguments.device  # noqa: B018 - makes the state
-        PartialState().distributed_type = DistributedType.MULTI_GPU
+def settle(arguments: object) -> None:
+    if SHARDED:
+        really_shard(arguments)
 
 
 def trainer_of(setup: str, given: argparse.Namespace) -> object:
     chosen = SETUPS[setup]
     transfer = WeightTransfer(given.url, given.options)
     more = {"peft_config": chosen["peft_config"]()} if "peft_config" in chosen else {}
-    trainer = async_grpo(given.checkpoint, given.out / "trl", transfer, settle=really_shard, **more)
+    trainer = async_grpo(given.checkpoint, given.out / "trl", transfer, settle=settle, **more)
     if chosen.get("freeze"):
         trainer.model.get_input_embeddings().requires_grad_(False)
     if chosen.get("bind", True):
@@ -74,17 +71,12 @@ def run(setup: str, given: argparse.Namespace) -> dict[str, object]:
     frozen = {n: p.detach().clone() for n, p in trainer.model.named_parameters() if not p.requires_grad}
     trainer.train()
     sharded = any(isinstance(p, DTensor) for p in trainer.model.parameters())
-    assert sharded == (os.environ.get("ACCELERATE_USE_FSDP") == "true")
+    assert sharded == SHARDED
     trained = weights(trainer, given, setup)
     said: dict[str, object] = {"sharded": sharded, "steps": trainer.state.global_step}
     if not sharded:
         said["frozen_kept"] = all(p.equal(frozen[n]) for n, p in trainer.model.named_parameters() if n in frozen)
-    if trainer.is_world_process_zero():
-        spoken = score(given.url, PROMPT)
-        said["off"] = distance(spoken, forward(given.checkpoint, trained))
-        said["moved"] = distance(spoken, forward(given.checkpoint))
-        said["pushes"] = sum("weightwire/total_s" in record for record in trainer.state.log_history)
-    return said
+    return said | served(trainer, trained, given)
 
 
 def raise_in_second_push(group: int) -> None:
@@ -104,16 +96,11 @@ def raise_in_second_push(group: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--url", required=True)
-    parser.add_argument("--checkpoint", required=True, type=Path)
-    parser.add_argument("--out", required=True, type=Path)
-    parser.add_argument("--options", type=json.loads, default={})
+    parser = words.parser()
     parser.add_argument("--victim", type=int, default=-1, help="the rank whose source raises")
     parser.add_argument("setups", nargs="+")
     given = parser.parse_args()
-    rank = int(os.environ.get("RANK", "0"))
-    if rank == given.victim:
+    if words.rank() == given.victim:
         raise_in_second_push(1)
     for setup in given.setups:
         began = time.monotonic()
@@ -123,7 +110,7 @@ def main() -> None:
             said = {"error": type(error).__name__, "text": str(error), "seconds": time.monotonic() - began}
             raise
         finally:
-            (given.out / f"{setup}.{rank}.json").write_text(json.dumps(said))
+            words.say(given.out, setup, said)
     if dist.is_initialized():
         dist.barrier()
     os._exit(0)

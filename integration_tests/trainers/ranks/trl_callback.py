@@ -6,18 +6,15 @@ What shards the model is named first (``ddp``, ``fsdp2``, ``zero3``): it is set 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from pathlib import Path
 
 import torch.distributed as dist
 import trl
-from accelerate import PartialState
-from accelerate.utils import DistributedType
+import words
 from datasets import Dataset
-from saying import PROMPT, distance, forward
 from trl_on_cpu import PROMPTS, reward, tokenizer
-from weightwire_testing.sampling import score
+from trl_rounds import really_shard, served
 from weightwire_trl import WeightTransferCallback
 
 ZERO3 = {
@@ -44,10 +41,8 @@ def settings(how: str, out: Path) -> dict[str, object]:
 
 
 def settle(arguments: object, how: str) -> object:
-    """Accelerate turns FSDP on only where there are several accelerators, and else runs DDP without a word (1.15)."""
     if how == "fsdp2":
-        arguments.device  # noqa: B018 - makes the state
-        PartialState().distributed_type = DistributedType.MULTI_GPU
+        really_shard(arguments)
     return arguments
 
 
@@ -87,14 +82,9 @@ def run(kind: str, how: str, given: argparse.Namespace) -> dict[str, object]:
     marks = {type(p).__name__ for p in model.parameters()} | {m for p in model.parameters() for m in vars(p)}
     assert how == "ddp" or kinds[how] in marks, marks
     trained = {name: whole_of(p) for name, p in model.named_parameters()}
-    said: dict[str, object] = {"steps": trainer.state.global_step, "version": callback.receipt.version}
-    if trainer.is_world_process_zero():
-        unset_zero3()
-        spoken = score(given.url, PROMPT)
-        said["off"] = distance(spoken, forward(given.checkpoint, trained))
-        said["moved"] = distance(spoken, forward(given.checkpoint))
-        said["pushes"] = sum("weightwire/total_s" in record for record in trainer.state.log_history)
-    return said
+    unset_zero3()
+    said = {"steps": trainer.state.global_step, "version": callback.receipt.version}
+    return said | served(trainer, trained, given)
 
 
 def unset_zero3() -> None:
@@ -105,17 +95,12 @@ def unset_zero3() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--url", required=True)
-    parser.add_argument("--checkpoint", required=True, type=Path)
-    parser.add_argument("--out", required=True, type=Path)
-    parser.add_argument("--options", type=json.loads, default={})
+    parser = words.parser()
     parser.add_argument("how", choices=["ddp", "fsdp2", "zero3"])
     parser.add_argument("kinds", nargs="+")
     given = parser.parse_args()
-    rank = int(os.environ.get("RANK", "0"))
     for kind in given.kinds:
-        (given.out / f"{kind}.{rank}.json").write_text(json.dumps(run(kind, given.how, given)))
+        words.say(given.out, kind, run(kind, given.how, given))
     dist.barrier()
     os._exit(0)
 
