@@ -3,9 +3,9 @@ from __future__ import annotations
 from importlib.metadata import distributions
 from pathlib import Path
 
-import msgspec
 import pytest
 import torch
+from weightwire.errors import ConfigurationError
 from weightwire_testing.model import HEAD, KVCache, ModelShape, TinyLlama, load_checkpoint, save_checkpoint
 
 IDS = torch.tensor([[1, 2, 3, 250, 17, 17, 9, 0]])
@@ -81,7 +81,7 @@ def test_seeds_differ_and_repeat_and_leave_the_global_generator_alone() -> None:
 def test_a_foreign_config_is_refused(tmp_path: Path) -> None:
     save_checkpoint(TinyLlama(), tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "other"}')
-    with pytest.raises(msgspec.ValidationError, match="vocab_size"):
+    with pytest.raises(ConfigurationError, match="vocab_size"):
         load_checkpoint(tmp_path)
 
 
@@ -89,5 +89,5 @@ def test_a_checkpoint_without_a_tensor_is_refused(tmp_path: Path) -> None:
     save_checkpoint(TinyLlama(ModelShape(layers=1)), tmp_path)
     config = (tmp_path / "config.json").read_text()
     (tmp_path / "config.json").write_text(config.replace('"num_hidden_layers": 1', '"num_hidden_layers": 2'))
-    with pytest.raises(RuntimeError, match=r"layers\.1"):
+    with pytest.raises(ConfigurationError, match=r"layers\.1"):
         load_checkpoint(tmp_path)

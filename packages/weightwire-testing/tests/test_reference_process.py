@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import requests
@@ -46,6 +48,30 @@ def test_a_wrong_argument_is_refused_in_words(words, says, tiny_checkpoint) -> N
     done = run("--checkpoint", str(tiny_checkpoint), *words)
     assert done.returncode == 2
     assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+DAMAGE = {
+    "no tensors": lambda folder: (folder / "model.safetensors").unlink(),
+    "half a file": lambda folder: (folder / "model.safetensors").write_bytes(b"\x40" + bytes(9)),
+    "no json": lambda folder: (folder / "config.json").write_text("{"),
+    "another model": lambda folder: (folder / "config.json").write_text('{"model_type": "gpt2"}'),
+    "another size": lambda folder: _replace(folder / "config.json", '"num_hidden_layers": ', '"num_hidden_layers": 1'),
+    "no such dtype": lambda folder: _replace(folder / "config.json", "float32", "banana"),
+}
+
+
+def _replace(file: Path, old: str, new: str) -> None:
+    file.write_text(file.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_checkpoint_that_can_not_be_read_is_refused_in_words(damage, tiny_checkpoint, tmp_path) -> None:
+    folder = shutil.copytree(tiny_checkpoint, tmp_path / "damaged")
+    DAMAGE[damage](folder)
+    done = run("--checkpoint", str(folder))
+    assert done.returncode == 2
+    assert f"{folder} can't be read as a checkpoint" in done.stderr
     assert "Traceback" not in done.stderr
 
 

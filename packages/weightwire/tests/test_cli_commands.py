@@ -9,7 +9,7 @@ import pytest
 from weightwire import discovery
 from weightwire.cli.app import run
 from weightwire.discovery import Catalogue, PluginRecord
-from weightwire.errors import EngineUnreachable, ManifestError, StateError
+from weightwire.errors import EngineRefused, EngineUnreachable, ManifestError, StateError
 from weightwire.registry import (
     ControlPlaneEntry,
     DataPlaneEntry,
@@ -17,7 +17,7 @@ from weightwire.registry import (
     ServeAdvice,
     WeightSourceEntry,
 )
-from weightwire.states import EngineState
+from weightwire.states import RECOVERED, EngineState
 
 URLS = ("http://e0", "http://e1")
 here: Mapping[str, Callable[..., object]] = {}
@@ -306,6 +306,22 @@ def test_recover_flushes_the_torn_and_leaves_the_whole_alone(world, capsys):
     assert out.splitlines()[-1] == f"Now push all weights: weightwire push CHECKPOINT {URLS[1]}"
     assert (world.controls[0].paused, world.controls[1].paused) == (False, True)
     assert world.log.count("flush") == 1
+
+
+def test_after_recover_status_says_what_has_been_done_and_what_has_not(world, capsys):
+    world.control.found = EngineState.TORN
+    assert run(["recover", *URLS]) == 0
+    assert world.control.version == RECOVERED
+    assert world.controls[1].version != RECOVERED, "one that was whole is left as it is"
+    capsys.readouterr()
+    assert run(["status", URLS[0]]) == 3
+    assert "torn, paused: recovered; it must not serve before a full push has reached it" in capsys.readouterr().out
+
+
+def test_recover_of_an_engine_that_takes_no_mark_is_no_failure(world):
+    world.control.found = EngineState.TORN
+    world.control.fail["mark updating"] = EngineRefused("no")
+    assert run(["recover", URLS[0]]) == 0
 
 
 def test_recover_says_as_json_what_it_flushed(world, capsys):

@@ -139,6 +139,32 @@ def test_ranks_that_hold_different_models_are_refused_before_anything_is_touched
     assert not trainer.server.paused
 
 
+def test_ranks_that_would_gather_other_things_under_the_same_names_are_refused_before_anything_is_touched(trainer):
+    for world, adapter in zip(trainer.worlds, ("a", "b"), strict=True):
+        world.source.together = adapter
+
+    outcomes = trainer.both(lambda session: session.push(1))
+
+    assert all("rank 1 is about to gather other tensors" in str(error) for error in outcomes)
+    assert (trainer.server.weights, trainer.server.paused) == ("initial", False)
+    trainer.worlds[0].source.together = "b"
+    assert all(receipt.committed for receipt in trainer.both(lambda session: session.push(2)))
+
+
+def test_a_rank_whose_model_can_not_be_sent_any_more_is_quoted_before_anything_is_touched(trainer, monkeypatch):
+    def changed() -> Manifest:
+        raise ManifestError("It is another model.")
+
+    monkeypatch.setattr(trainer.worlds[1].source, "manifest", changed)
+
+    first, second = trainer.both(lambda session: session.push(1))
+
+    assert isinstance(first, UpdateFailed)
+    assert isinstance(second, ManifestError)
+    assert "rank 1 failed: ManifestError: It is another model." in str(first)
+    assert (trainer.server.weights, trainer.server.paused) == ("initial", False)
+
+
 @pytest.mark.parametrize("group", [0, 1, 2])
 def test_another_rank_that_raises_tears_the_engine_and_both_ranks_say_so(trainer, group):
     trainer.worlds[1].source.fail_at = group

@@ -6,8 +6,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 from weightwire import discovery
+from weightwire.errors import ManifestError
 from weightwire.options import Options
 from weightwire_fsdp2 import claim, source
+from weightwire_torch.sources import ModuleSource
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +69,43 @@ def test_in_another_dtype_they_are_gathered_and_described_in_it(sharded):
     gathered = weights.gather(0)[0]
     assert gathered.dtype == torch.bfloat16
     assert torch.equal(gathered, sharded[1]["0.weight"].bfloat16())
+
+
+def test_a_layer_that_was_replaced_since_is_gathered_and_a_layer_more_is_refused(sharded, world):
+    model, plain = sharded
+    make, _ = factory()
+    weights = make(model, Options())
+    assert torch.equal(weights.gather(1)[0], plain["1.weight"])
+    together = weights.together
+    model[1] = fully_shard(torch.nn.Linear(3, 2), mesh=world)
+    assert weights.manifest().names == tuple(plain)
+    assert torch.equal(weights.gather(1)[0], model[1].weight.full_tensor())
+    assert weights.together == together != ""
+    model.append(torch.nn.Linear(2, 2))
+    with pytest.raises(ManifestError, match=r"2 new: 2\.weight, 2\.bias"):
+        weights.manifest()
+
+
+def test_a_forward_between_two_rounds_is_no_change(sharded):
+    model, plain = sharded
+    make, _ = factory()
+    weights = make(model, Options())
+    weights.manifest()
+    read = weights._last
+    model(torch.zeros(1, 4)).sum().backward()
+    weights.manifest()
+    assert weights._last is read
+    assert torch.equal(weights.gather(0)[0], plain["0.weight"])
+
+
+def test_a_model_that_is_sharded_after_connecting_needs_another_session(world):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3))
+    weights = ModuleSource(model, Options())
+    weights.manifest()
+    fully_shard(model, mesh=world)
+    with pytest.raises(ManifestError, match="is sharded, a DTensor") as caught:
+        weights.manifest()
+    assert "weightwire.connect() again" in caught.value.hint
 
 
 def test_after_a_forward_without_a_backward_the_masters_are_sent_and_not_the_cast_copies(world):

@@ -12,8 +12,10 @@ from typing import Any
 
 import msgspec
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from weightwire.errors import ConfigurationError
 
 HEAD = "lm_head.weight"
 EMBEDDING = "model.embed_tokens.weight"
@@ -284,10 +286,25 @@ def load_checkpoint(directory: Path) -> TinyLlama:
     """Read what :func:`save_checkpoint` wrote.
 
     Raises:
-        FileNotFoundError: a file is missing.
-        msgspec.ValidationError: ``config.json`` is not one of ours.
-        RuntimeError: a tensor is missing, unknown or of another shape.
+        ConfigurationError: a file is missing or damaged, ``config.json`` is not one of ours, or a tensor is missing,
+            unknown or of another shape; says which.
     """
+    try:
+        return _loaded(directory)
+    except _UNREADABLE as error:
+        raise ConfigurationError(
+            f"{directory} can't be read as a checkpoint of this small model: {type(error).__name__}: {error}",
+            hint="write one: weightwire_testing.model.save_checkpoint(TinyLlama(), directory)",
+        ) from error
+
+
+_UNREADABLE = (
+    OSError, msgspec.MsgspecError, SafetensorError, RuntimeError, LookupError, ValueError, TypeError, AttributeError
+)  # fmt: skip
+"""What files, formats, torch and a model raise of contents that are not theirs."""
+
+
+def _loaded(directory: Path) -> TinyLlama:
     config = msgspec.json.decode((directory / "config.json").read_bytes(), type=_Config)
     shape = ModelShape(
         vocab_size=config.vocab_size,

@@ -89,6 +89,7 @@ def recover(
     try:
         found = backend.weightwire_connect(deadline)
         backend.weightwire_recover(deadline)
+        backend.engines.all(lambda engine: engine.tell(deadline), "telling the engines", deadline)
     finally:
         backend.close()
     return tuple(found)

@@ -14,7 +14,7 @@ from weightwire.deadlines import Deadline
 from weightwire.errors import ControlError, EngineRefused, StateError, UpdateFailed, WeightwireError
 from weightwire.messages import CachePolicy, EngineInfo, PauseMode, RoundMode, TransferPlan
 from weightwire.planes import ControlPlane
-from weightwire.states import MARK, EngineState
+from weightwire.states import MARK, RECOVERED, EngineState
 
 UPDATING_MARK = MARK + "updating:{round}"
 """What the server's weight version says while a round may tear it; it outlives a trainer that dies."""
@@ -184,6 +184,12 @@ class Engine:
             self.state = EngineState.LOST
             raise
         self._flushed, self._step = True, Step.IDLE
+
+    def tell(self, deadline: Deadline) -> None:
+        """Let the server say that it was recovered, where it keeps a version: who asks it next may be anybody."""
+        if self.state is EngineState.TORN and self._flushed:
+            with suppress(WeightwireError):
+                self._mark(RECOVERED, deadline)
 
     def settle(self, plan: TransferPlan, deadline: Deadline) -> None:
         """Find out what a failed round left here; close and mark what it left open. Raises nothing."""

@@ -9,6 +9,9 @@ from weightwire.errors import StateError
 MARK = "weightwire:"
 """What an engine's weight version begins with while a round may tear it, and after one did."""
 
+RECOVERED = f"{MARK}recovered"
+"""What it says once :func:`weightwire.recover` has closed what that round left open: it is torn, and can be mended."""
+
 
 class SessionState(StrEnum):
     """What a session may do next.

@@ -88,6 +88,9 @@ def main(arguments: Sequence[str]) -> int:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         server = Server(Application(settings), given.port)
+    except ConfigurationError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
     except OSError as error:
         sys.stderr.write(f"Port {given.port} can't be listened on: {error}. Leave --port out, and one is chosen.\n")
         return 2

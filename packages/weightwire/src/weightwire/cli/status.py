@@ -20,7 +20,7 @@ from weightwire.errors import WeightwireError
 from weightwire.fanout import everywhere
 from weightwire.messages import EngineInfo
 from weightwire.options import Options
-from weightwire.states import EngineState
+from weightwire.states import RECOVERED, EngineState
 
 
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -101,6 +101,8 @@ def _state(info: EngineInfo) -> str:
     paused = "paused" if info.paused else "serving"
     if info.state is EngineState.WHOLE:
         return f"whole, {paused}"
+    if info.weight_version == RECOVERED:
+        return f"{info.state}, {paused}: recovered; it must not serve before a full push has reached it"
     return f"{info.state}, {paused}: it must not serve; a full push mends it"
 
 

@@ -8,7 +8,7 @@ from weightwire.deadlines import Deadline
 from weightwire.engine_wire import BACKEND
 from weightwire.errors import ConfigurationError, DeadlineExceeded, StateError
 from weightwire.messages import EngineInfo, EngineKind
-from weightwire.states import MARK, EngineState
+from weightwire.states import MARK, RECOVERED, EngineState
 from weightwire.versions import release
 from weightwire.vllm import nccl, setups
 from weightwire.vllm.asleep import asleep
@@ -178,5 +178,9 @@ def _pause_notes(held: str | None, *, is_paused: bool) -> tuple[str, ...]:
     if not is_paused:
         return ()
     if held is None:
-        return ("Paused, and vLLM before 0.27 keeps no version that could say why: it counts as torn.",)
+        return (
+            "Paused, and vLLM before 0.27 keeps no version that could say why: it counts as torn, recovered or not.",
+        )
+    if held == RECOVERED:
+        return ("Paused, and recovered: no update is half done in it any more. A full push makes it whole.",)
     return ("Paused.",)
