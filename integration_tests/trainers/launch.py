@@ -56,20 +56,32 @@ def torchrun(
 
 
 @contextmanager
-def one_by_one(ranks: int, script: Path, arguments: Sequence[str]) -> Iterator[list[subprocess.Popen[str]]]:
+def one_by_one(
+    ranks: int, script: Path, arguments: Sequence[str], **variables: str
+) -> Iterator[list[subprocess.Popen[str]]]:
     """Start a script once for each rank; those that still run at the end are killed.
 
     As under torchrun, the store that the ranks meet at is not in one of them; unlike torchrun, nobody ends the others
     when one has died.
     """
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
     agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+    with by_themselves(ranks, script, arguments, port=store.port, **agent, **variables) as started:
+        yield started
+
+
+@contextmanager
+def by_themselves(
+    ranks: int, script: Path, arguments: Sequence[str], *, port: int, **variables: str
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """Likewise, but the store is in rank 0, and gone with it: no launcher at all. It listens on *port*."""
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
     started = []
     try:
         for rank in range(ranks):
-            place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
-            started.append(_start([sys.executable, str(script), *arguments], _variables(**place, **meeting, **agent)))
+            place = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            words = [sys.executable, str(script), *arguments]
+            started.append(_start(words, _variables(**place, **meeting, **variables)))
         yield started
     finally:
         for process in started:

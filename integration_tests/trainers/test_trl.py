@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import weightwire
-from launch import RANKS, torchrun
+from launch import RANKS, SECONDS, by_themselves, free_port, one_by_one, torchrun
 from weightwire.states import EngineState
 from weightwire_testing.reference import ReferenceEngine
 
 SMALL = 1e-3
 """A log-probability that differs by less is of the same weights."""
 
-PATHS = {"PYTHONPATH": str(Path(__file__).parents[2] / "plugins" / "weightwire-trl" / "tests")}
+HELPERS = str(Path(__file__).parents[2] / "plugins" / "weightwire-trl" / "tests")
+PATHS = {"PYTHONPATH": os.pathsep.join(filter(None, (HELPERS, os.environ.get("PYTHONPATH"))))}
 SHARDED = {
     "ACCELERATE_USE_FSDP": "true",
     "FSDP_VERSION": "2",
@@ -109,6 +112,24 @@ def test_an_unbound_push_that_is_refused_ends_the_job_on_both_ranks_and_leaves_t
     assert "boom" in str(said["text"])
     found = weightwire.inspect(crew.engine.url)
     assert (found.state, found.paused) == (EngineState.TORN, True)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("launched", [True, False])
+def test_a_wrong_address_ends_training_on_both_ranks_with_words_of_ours(
+    launched: bool, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    words = [f"--url={nowhere}", f"--checkpoint={tiny_checkpoint}", f"--out={tmp_path}"]
+    words += [f"--options={json.dumps(OPTIONS)}", "bound"]
+    start = one_by_one if launched else partial(by_themselves, port=free_port())
+    with start(2, RANKS / "trl_async.py", words, **PATHS) as ranks:
+        logs = [rank.communicate(timeout=SECONDS)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [1, 1], logs
+    for rank, error in enumerate(("EngineUnreachable", "UpdateFailed")):
+        said = json.loads((tmp_path / f"bound.{rank}.json").read_text())
+        assert (said["error"], nowhere in said["text"]) == (error, True), said
+        assert said["seconds"] < OPTIONS["timeout"]
 
 
 NOT_ASKED = {"ACCELERATE_USE_CPU": "false"}

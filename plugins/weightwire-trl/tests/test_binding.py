@@ -42,9 +42,16 @@ def test_another_rank_pushes_where_trl_would_have_it_run_the_stream(grpo, monkey
     trainer, _ = grpo(NOWHERE, bind=False)
     monkeypatch.setattr(trainer, "is_world_process_zero", lambda: False)
     pushes = []
-    binding = Binding(trainer, follow=lambda: pushes.append("push"), leave=lambda: None)
+    binding = Binding(
+        trainer,
+        join=lambda: pushes.append("join"),
+        follow=lambda: pushes.append("push"),
+        leave=lambda: pushes.append("leave"),
+    )
     binding.take_over()
-    assert (list(trainer._streaming_iter()), pushes) == ([], ["push"])
+    assert trainer.callback_handler.callbacks[0] is binding, "TRL's own would make this rank wait in a barrier"
+    binding.on_train_begin()
+    assert (list(trainer._streaming_iter()), pushes) == ([], ["join", "push"])
     binding.give_back()
     names = [name for name, _ in trainer._streaming_iter()]
     assert names == [name for name, _ in trainer.model.named_parameters()]

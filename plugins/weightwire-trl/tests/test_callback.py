@@ -124,9 +124,50 @@ def test_a_push_that_fails_ends_training_and_the_next_training_mends_the_engine(
     assert served(engine.url, trainer.model)
 
 
-def test_it_refuses_to_push_every_zero_steps(sft):
-    with pytest.raises(ConfigurationError, match="every=1"):
-        WeightTransferCallback(sft(), "http://127.0.0.1:9", every=0)
+@pytest.mark.parametrize("every", [0, -1, 1.5, 2.0, True, "2", None])
+def test_it_refuses_to_push_every_so_many_steps_that_are_none(every, sft):
+    with pytest.raises(ConfigurationError, match="is no number of steps") as caught:
+        WeightTransferCallback(object(), "http://127.0.0.1:9", every=every)
+    assert "every=1" in caught.value.hint
+
+
+def twice_the_same(trainer, url):
+    callback = with_callback(trainer, url)
+    trainer.add_callback(callback)
+
+
+def two_of_them(trainer, url):
+    with_callback(trainer, url)
+    with_callback(trainer, url.replace("127.0.0.1", "localhost"))
+
+
+@pytest.mark.parametrize("add", [twice_the_same, two_of_them])
+def test_it_refuses_to_push_to_an_engine_twice_before_it_pushes(add, sft):
+    trainer = sft()
+    add(trainer, "http://127.0.0.1:9")
+    with pytest.raises(ConfigurationError, match="has 2 of these callbacks"):
+        trainer.train()
+
+
+def test_two_of_them_push_to_two_engines(sft, reference_engine, served):
+    urls, trainer = [reference_engine().url for _ in range(2)], sft()
+    for url in urls:
+        with_callback(trainer, url)
+    trainer.train()
+    assert all(served(url, trainer.model) for url in urls)
+
+
+def test_a_second_training_counts_its_steps_anew_and_so_its_versions(sft, reference_engine, served):
+    url, trainer = reference_engine().url, sft()
+    callback = with_callback(trainer, url, every=100)
+    rounds = []
+    for _ in range(2):
+        trainer.train()
+        assert served(url, trainer.model)
+        assert pushed(trainer) == [0, 3]
+        assert weightwire.inspect(url).weight_version == callback.receipt.version == "3"
+        rounds.append(callback.receipt.round_id)
+    assert len(set(rounds)) == 2
 
 
 class Rows(torch.utils.data.Dataset):

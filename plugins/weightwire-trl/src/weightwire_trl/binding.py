@@ -39,11 +39,19 @@ class AsyncTrainer(Trainer, Protocol):
 class Binding(transformers.TrainerCallback):  # type: ignore[misc] # Transformers is not typed here
     """One trainer on one rank, taken over for as long as it trains."""
 
-    def __init__(self, trainer: AsyncTrainer, *, follow: Callable[[], object], leave: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        trainer: AsyncTrainer,
+        *,
+        join: Callable[[], object],
+        follow: Callable[[], object],
+        leave: Callable[[], object],
+    ) -> None:
         """Look at the trainer; :meth:`take_over` changes it.
 
         Args:
             trainer: the trainer.
+            join: called on every rank when a training begins.
             follow: a push's part on a rank that does not send.
             leave: called on every rank when a training has ended.
 
@@ -57,6 +65,7 @@ class Binding(transformers.TrainerCallback):  # type: ignore[misc] # Transformer
                 hint="use weightwire_trl.WeightTransferCallback, which works with every trainer of Transformers",
             )
         self.trainer = trainer
+        self._join = join
         self._follow = follow
         self._leave = leave
 
@@ -75,6 +84,8 @@ class Binding(transformers.TrainerCallback):  # type: ignore[misc] # Transformer
     def take_over(self) -> None:
         """Take the trainer over, for as long as it trains."""
         self.trainer.add_callback(self)
+        called = self.trainer.callback_handler.callbacks
+        called.insert(0, called.pop())  # TRL's own, at the beginning, makes the other ranks wait in a barrier
         self._take_over()
 
     def give_back(self) -> None:
@@ -84,8 +95,16 @@ class Binding(transformers.TrainerCallback):  # type: ignore[misc] # Transformer
             vars(self.trainer.model).pop(name, None)
 
     def on_train_begin(self, *_: object, **__: object) -> None:
-        """Take over again, for a trainer that trains more than once."""
+        """Take over again, for a trainer that trains more than once, and open the session.
+
+        TRL would open it on rank 0 alone; where that fails the others would wait in a barrier, and hear of a rank that
+        is gone instead of what is wrong.
+
+        Raises:
+            WeightwireError: what is wrong; nothing was changed in any engine.
+        """
         self._take_over()
+        self._join()
 
     def on_train_end(self, *_: object, **__: object) -> None:
         """Leave the engines on every rank: TRL tells rank 0 alone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, Protocol
 
 import transformers
+from weightwire import addresses
 from weightwire.errors import ConfigurationError
 from weightwire.messages import Receipt
 
@@ -52,13 +53,11 @@ class WeightTransferCallback(transformers.TrainerCallback):  # type: ignore[misc
             cache: what happens to the engines' caches.
 
         Raises:
-            ConfigurationError: an option is wrong, or *every* is less than 1.
+            ConfigurationError: an option is wrong, or *every* is no whole number from 1.
         """
-        if every < 1:
-            raise ConfigurationError(f"Pushing every {every} steps is not possible.", hint="every=1, or more")
         self._trainer = trainer
         self._pushes = Pushes(target, options, pause=pause, cache=cache)
-        self._every = every
+        self._every = _steps(every)
         self._pushed = ""
 
     @property
@@ -70,13 +69,15 @@ class WeightTransferCallback(transformers.TrainerCallback):  # type: ignore[misc
         """Push, before the first rollout and the first evaluation.
 
         Raises:
-            ConfigurationError: the callback was made for another trainer, and would push that one's weights.
+            ConfigurationError: the callback was made for another trainer, and would push that one's weights; or an
+                engine would be pushed to twice.
         """
         if state is not self._trainer.state:
             raise ConfigurationError(
                 "The callback was added to another trainer than the one that it was made for.",
                 hint="trainer.add_callback(WeightTransferCallback(trainer, url)), with the same trainer twice",
             )
+        self._refuse_twice()
         self._push()
 
     def on_step_end(self, _args: Arguments, state: State, control: Control, **_: object) -> None:
@@ -96,6 +97,16 @@ class WeightTransferCallback(transformers.TrainerCallback):  # type: ignore[misc
         self._push_news()
         self._pushes.close()
 
+    def _refuse_twice(self) -> None:
+        added = [each for each in self._trainer.callback_handler.callbacks if isinstance(each, WeightTransferCallback)]
+        try:
+            addresses.all_checked([url for each in added for url in addresses.all_checked(each._pushes.target)])  # noqa: SLF001
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"The trainer has {len(added)} of these callbacks. {error.message}",
+                hint="add one for all engines, once; trainer.remove_callback(callback) takes one out",
+            ) from error
+
     def _push_news(self) -> None:
         if version_of(self._trainer) != self._pushed:
             self._push()
@@ -109,3 +120,12 @@ class WeightTransferCallback(transformers.TrainerCallback):  # type: ignore[misc
             raise
         self._pushed = version
         log_receipt(self._trainer, receipt)
+
+
+def _steps(every: object) -> int:
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise ConfigurationError(
+            f"every={every!r} is no number of steps to push after: a whole number from 1 is expected.",
+            hint="every=1, or more",
+        )
+    return every

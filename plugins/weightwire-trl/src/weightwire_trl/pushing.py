@@ -39,15 +39,18 @@ class Pushes:
         self._pause: Literal["keep", "wait", "abort"] = pause
         self._cache: Literal["reset", "keep"] = cache
         self._session: weightwire.Session | None = None
+        self._model: object = None
 
     def open(self, model: object) -> weightwire.Session:
-        """The session, opened if there is none.
+        """The session, opened if there is none of this very model: a trainer may wrap its own anew and begin again.
 
         Raises:
             WeightwireError: what is wrong; nothing was changed in any engine.
         """
+        if self._model is not model:
+            self.close()
         if self._session is None:
-            self._session = weightwire.connect(self.target, model, self.options)
+            self._session, self._model = weightwire.connect(self.target, model, self.options), model
         return self._session
 
     def push(self, model: object, version: str) -> Receipt:
@@ -66,6 +69,6 @@ class Pushes:
 
     def close(self) -> None:
         """Leave the engines. Idempotent, never raises; the next push opens another session."""
-        session, self._session = self._session, None
+        session, self._session, self._model = self._session, None, None
         if session is not None:
             session.close()

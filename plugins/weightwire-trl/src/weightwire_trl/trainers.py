@@ -29,6 +29,16 @@ class Control(Protocol):
     should_log: bool
 
 
+class Callbacks(Protocol):
+    """What a trainer keeps its callbacks in.
+
+    Attributes:
+        callbacks: in the order in which they are called.
+    """
+
+    callbacks: list[object]
+
+
 class Trainer(Protocol):
     """The part of ``transformers.Trainer`` that is used here.
 
@@ -37,12 +47,14 @@ class Trainer(Protocol):
         model_wrapped: the same in all that the trainer put around it: DDP, FSDP2, a DeepSpeed engine.
         state: how far it is.
         control: what it does next.
+        callback_handler: its callbacks.
     """
 
     model: torch.nn.Module
     model_wrapped: torch.nn.Module
     state: State
     control: Control
+    callback_handler: Callbacks
 
     def is_world_process_zero(self) -> bool:
         """Whether this process is rank 0."""

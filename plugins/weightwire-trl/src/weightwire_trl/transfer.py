@@ -74,7 +74,7 @@ class WeightTransfer:
             CompatibilityError: TRL's trainer is not as it is known.
             ConfigurationError: the trainer was not given this transfer.
         """
-        binding = Binding(trainer, follow=self._push_bound, leave=self.destroy)
+        binding = Binding(trainer, join=self._open_bound, follow=self._push_bound, leave=self.destroy)
         binding.check(self)
         binding.take_over()
         self._binding = binding
@@ -87,7 +87,7 @@ class WeightTransfer:
             WeightwireError: what is wrong; nothing was changed in any engine.
         """
         if self._binding is not None:
-            self._pushes.open(self._binding.trainer.model_wrapped)
+            self._open_bound()
             return
         for url in [self._pushes.target] if isinstance(self._pushes.target, str) else self._pushes.target:
             weightwire.inspect(url, self._pushes.options)
@@ -127,6 +127,10 @@ class WeightTransfer:
         if self._binding is not None:
             self._binding.give_back()
         self._pushes.close()
+
+    def _open_bound(self) -> None:
+        if self._binding is not None:
+            self._pushes.open(self._binding.trainer.model_wrapped)
 
     def _push_bound(self) -> None:
         if self._binding is not None:
