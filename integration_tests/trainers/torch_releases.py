@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
-import tomllib
 from functools import cache
 from pathlib import Path
 
-from packaging.requirements import Requirement
+import uv_environments
 
 ROOT = Path(__file__).parents[2]
 ADAPTERS = ("plugins/weightwire-fsdp2", "plugins/weightwire-deepspeed")
@@ -35,39 +31,26 @@ def python_with(torch: str) -> Path:
     folder = ROOT / ".nox" / f"trainers-torch-{torch}"
     python = folder / "bin" / "python"
     if not python.exists():
-        _uv("venv", "--no-project", "--python", sys.executable, str(folder))
+        uv_environments.run_uv("venv", "--no-project", "--python", sys.executable, str(folder))
     members = [word for member in (*ADAPTERS, *BESIDE_THEM) for word in ("--editable", str(ROOT / member))]
     wanted = ["--upgrade-package", "torch", "torch"] if torch == "newest" else [f"torch=={torch}"]
-    _uv("pip", "install", "--python", str(python), *members, *_trainers(), *wanted)
+    words = ["pip", "install", "--python", str(python), *members, *_trainers(), *wanted]
+    uv_environments.run_uv(*words, seconds=SECONDS)
     return python
 
 
 def floor() -> str:
     """The oldest torch that the adapters take; they say it alike."""
-    found = {_floor(ROOT / adapter / "pyproject.toml") for adapter in ADAPTERS}
+    found = {_floor(ROOT / adapter) for adapter in ADAPTERS}
     (release,) = found
     return release
 
 
-def _floor(path: Path) -> str:
-    with path.open("rb") as file:
-        wanted = [Requirement(text) for text in tomllib.load(file)["project"]["dependencies"]]
-    (torch,) = [each for each in wanted if each.name == "torch"]
-    (least,) = [each.version for each in torch.specifier if each.operator == ">="]
+def _floor(project: Path) -> str:
+    least = uv_environments.floors(project)["torch"]
     return f"{least}.0" if least.count(".") == 1 else least
 
 
 def _trainers() -> list[str]:
     """The frameworks, as the root's group has them."""
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        return list(tomllib.load(file)["dependency-groups"]["trainers"])
-
-
-def _uv(*words: str) -> None:
-    leading = {"VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT", "PYTHONPATH"}
-    environment = {name: value for name, value in os.environ.items() if name not in leading}
-    uv = os.environ.get("UV") or shutil.which("uv") or "uv"
-    # Without the workspace's own settings: they hold the lock's torch.
-    command = [uv, *words, "--quiet", "--no-config"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
+    return list(uv_environments.declared(ROOT)["dependency-groups"]["trainers"])

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import pytest
@@ -21,7 +22,7 @@ from weightwire.messages import (
     TransferStats,
     Window,
 )
-from weightwire.planes import SingleRank, Watch
+from weightwire.planes import DataPlane, SingleRank, Watch, WeightSource
 from weightwire_torch.gloo_plane import GlooPlane
 from weightwire_torch.manifest import manifest_of
 
@@ -107,6 +108,27 @@ class ListSource:
         return [tensor for _, tensor in self.named[start:stop]]
 
 
+class Joined(Protocol):
+    """A plane of some kind whose receivers have joined, and the windows of its rounds."""
+
+    plane: DataPlane
+    manifest: Manifest
+    geometry: PackGeometry
+    windows: tuple[tuple[int, int], ...]
+
+
+def send_windows(channel: Joined, source: WeightSource, deadline: Deadline, watch: Watch) -> TransferStats:
+    """A round, window by window."""
+    windows = tuple(Window(i, start, stop) for i, (start, stop) in enumerate(channel.windows))
+    plan = TransferPlan(
+        round_id="r", version="1", manifest=channel.manifest, windows=windows, geometry=channel.geometry
+    )
+    total = TransferStats()
+    for window in windows:
+        total += channel.plane.send(plan, window, source, deadline, watch)
+    return total
+
+
 class Channel:
     """A gloo plane and its receivers, joined."""
 
@@ -149,13 +171,7 @@ class Channel:
         return self
 
     def send(self, source: ListSource, *, seconds: float = 20.0, watch: Watch = lambda: None) -> TransferStats:
-        windows = tuple(Window(i, start, stop) for i, (start, stop) in enumerate(self.windows))
-        plan = TransferPlan(round_id="r", version="1", manifest=self.manifest, windows=windows, geometry=self.geometry)
-        deadline = Deadline.after(seconds)
-        total = TransferStats()
-        for window in windows:
-            total += self.plane.send(plan, window, source, deadline, watch)
-        return total
+        return send_windows(self, source, Deadline.after(seconds), watch)
 
     def answers(self) -> list[Answer]:
         return [call.result(Deadline.after(20.0)) for call in self.calls]
@@ -184,6 +200,11 @@ def channel(crew: Crew) -> Iterator[Callable[..., Channel]]:
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture(name="send_windows")
+def send_windows_() -> Callable[..., TransferStats]:
+    return send_windows
 
 
 @pytest.fixture

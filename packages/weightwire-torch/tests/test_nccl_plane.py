@@ -30,9 +30,7 @@ from weightwire.messages import (
     PackGeometry,
     ReceiverLimits,
     Rendezvous,
-    TransferPlan,
     TransferStats,
-    Window,
 )
 from weightwire.planes import Watch
 from weightwire_testing.nccl_stand_in import GlooNccl, stand_in
@@ -111,7 +109,8 @@ class Worker:
 class OpenChannel:
     """A plane and its workers."""
 
-    def __init__(self, manifest: Manifest, geometry: PackGeometry) -> None:
+    def __init__(self, manifest: Manifest, geometry: PackGeometry, send_windows: Callable[..., TransferStats]) -> None:
+        self._send_windows = send_windows
         self.manifest = manifest
         self.geometry = geometry
         self.windows: tuple[tuple[int, int], ...] = ((0, len(manifest.tensors)),)
@@ -152,24 +151,19 @@ class OpenChannel:
         return next(filter(None, (worker.call.failure() for worker in self.workers)), None)
 
     def send(self, source: object, *, seconds: float = SECONDS, watch: Watch = lambda: None) -> TransferStats:
-        windows = tuple(Window(i, start, stop) for i, (start, stop) in enumerate(self.windows))
-        plan = TransferPlan(round_id="r", version="1", manifest=self.manifest, windows=windows, geometry=self.geometry)
-        deadline = Deadline.after(seconds)
-        total = TransferStats()
-        for window in windows:
-            total += self.plane.send(plan, window, source, deadline, watch)
-        return total
+        return self._send_windows(self, source, Deadline.after(seconds), watch)
 
     def received(self) -> list[dict[str, torch.Tensor]]:
         return [worker.call.result(Deadline.after(SECONDS)) for worker in self.workers]
 
 
 @pytest.fixture
-def channel() -> Iterator[Callable[..., OpenChannel]]:
+def channel(send_windows) -> Iterator[Callable[..., OpenChannel]]:
     made: list[OpenChannel] = []
 
     def make(manifest: Manifest, *, packed: bool = True, buffer_bytes: int = RUNS_INTO_GROUPS) -> OpenChannel:
-        made.append(OpenChannel(manifest, PackGeometry(packed=packed, buffer_bytes=buffer_bytes, num_buffers=1)))
+        geometry = PackGeometry(packed=packed, buffer_bytes=buffer_bytes, num_buffers=1)
+        made.append(OpenChannel(manifest, geometry, send_windows))
         return made[-1]
 
     yield make

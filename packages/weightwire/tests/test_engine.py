@@ -265,35 +265,42 @@ def test_a_staged_round_that_failed_is_aborted_and_the_engine_is_whole(versioned
     assert versioned.log[-1] == "abort update"
 
 
-@pytest.mark.parametrize("lost", [EngineUnreachable("cut"), GarbledReply("garbled")], ids=["cut", "garbled"])
-def test_a_commit_whose_answer_is_lost_is_whole_if_its_version_is_there(versioned, manifest, lost):
-    engine = paused(probed(versioned))
+@pytest.mark.parametrize(
+    ("server", "answer", "left"),
+    [
+        ("versioned", EngineUnreachable("cut"), EngineState.WHOLE),
+        ("versioned", GarbledReply("garbled"), EngineState.WHOLE),
+        ("unversioned", EngineUnreachable("cut"), EngineState.TORN),
+        ("versioned", EngineRefused("no"), EngineState.TORN),
+    ],
+    ids=["cut", "garbled", "no version tells", "refused"],
+)
+def test_a_commit_without_an_answer_is_done_if_its_version_is_there_and_one_that_is_refused_is_not(
+    server, answer, left, manifest, request
+):
+    control = request.getfixturevalue(server)
+    engine = paused(probed(control))
     engine.begin(a_plan(manifest), SOON)
-    versioned.fail_late["finish"] = lost
-    with pytest.raises(type(lost)):
+    control.fail_late["finish"] = answer
+    with pytest.raises(type(answer)):
         engine.finish(a_plan(manifest), SOON)
     engine.settle(a_plan(manifest), SOON)
-    assert engine.state is EngineState.WHOLE
+    assert engine.state is left
 
 
-def test_a_commit_whose_answer_is_lost_is_torn_where_no_version_tells(unversioned, manifest):
-    engine = paused(probed(unversioned))
-    engine.begin(a_plan(manifest), SOON)
-    unversioned.fail_late["finish"] = EngineUnreachable("cut")
+@pytest.mark.parametrize(("before", "left"), [("7", EngineState.TORN), ("6", EngineState.WHOLE)])
+def test_a_staged_commit_without_an_answer_is_not_taken_for_done_by_a_version_that_was_there_before(
+    before, left, versioned, manifest
+):
+    versioned.server.version = before
+    engine = paused(probed(versioned))
+    staged = a_plan(manifest, mode=RoundMode.STAGED)
+    engine.begin(staged, SOON)
+    versioned.fail_late["finish"] = EngineUnreachable("cut")
     with pytest.raises(EngineUnreachable):
-        engine.finish(a_plan(manifest), SOON)
-    engine.settle(a_plan(manifest), SOON)
-    assert engine.state is EngineState.TORN
-
-
-def test_a_commit_that_is_refused_is_torn_whatever_version_is_there(versioned, manifest):
-    engine = paused(probed(versioned))
-    engine.begin(a_plan(manifest), SOON)
-    versioned.fail_late["finish"] = EngineRefused("no")
-    with pytest.raises(EngineRefused):
-        engine.finish(a_plan(manifest), SOON)
-    engine.settle(a_plan(manifest), SOON)
-    assert engine.state is EngineState.TORN
+        engine.finish(staged, SOON)
+    engine.settle(staged, SOON)
+    assert (staged.version, engine.state) == ("7", left)
 
 
 # Between rounds.

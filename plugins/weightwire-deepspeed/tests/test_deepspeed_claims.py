@@ -33,6 +33,18 @@ def test_the_manifest_has_the_whole_shape_without_a_gather(partitioned):
     assert (tensor.name, tensor.shape, tensor.dtype) == ("weight", (2, 3), "float32")
 
 
+def test_whether_it_is_gathered_at_the_moment_is_no_change_and_another_shape_is_refused(partitioned):
+    source = DeepSpeedSource(partitioned, Options())
+    first = source.manifest()
+    read = source._last
+    partitioned.weight.data = torch.zeros(2, 3)
+    assert source.manifest() is first
+    assert source._last is read
+    partitioned.weight.ds_shape = torch.Size((4, 3))
+    with pytest.raises(ManifestError, match=r"1 of another shape: weight \(\[4, 3\], was \[2, 3\]\)"):
+        source.manifest()
+
+
 def test_what_is_not_partitioned_is_sent_as_it_is():
     whole = torch.ones(2)
     (same,) = Partitions().whole([whole])

@@ -225,7 +225,8 @@ class Engine:
                 self._mark(self._version_before, deadline)
 
     def _left(self, plan: TransferPlan, step: Step, deadline: Deadline) -> EngineState:
-        if step is Step.CLOSING and self._says_it_holds(plan.version, deadline):
+        tells = plan.mode is RoundMode.DIRECT or self._version_before != plan.version  # a staged round leaves no mark
+        if step is Step.CLOSING and tells and self._says_it_holds(plan.version, deadline):
             self._committed(plan.version)
             return EngineState.WHOLE
         paused = self._paused(deadline)
