@@ -101,7 +101,9 @@ def test_a_torn_engine_is_shown_recovered_and_mended(reference_engine, checkpoin
     code, recovered = outcome(capsys, "recover", engine.url)
     assert (code, recovered["flushed"]) == (0, [engine.url])
     assert run(["status", engine.url]) == 3
-    capsys.readouterr()
+    said = capsys.readouterr().out
+    assert "torn, paused: recovered; it must not serve before a full push has reached it" in said
+    assert "no update is half done in it any more" in said
     assert outcome(capsys, "push", checkpoint, engine.url)[0] == 0
     assert run(["status", engine.url]) == 0
 

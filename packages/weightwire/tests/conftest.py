@@ -324,7 +324,8 @@ class LogControl:
         if not self.server.keeps_version:
             return False
         ours = weight_version.startswith("weightwire:")
-        step = "mark torn" if weight_version.endswith(":torn") else "mark updating" if ours else "mark back"
+        kind = {"torn": "torn", "recovered": "recovered"}.get(weight_version.rpartition(":")[2], "updating")
+        step = f"mark {kind}" if ours else "mark back"
         self._do(step, self._set(version=weight_version))
         return True
 

@@ -320,7 +320,7 @@ def test_after_recover_status_says_what_has_been_done_and_what_has_not(world, ca
 
 def test_recover_of_an_engine_that_takes_no_mark_is_no_failure(world):
     world.control.found = EngineState.TORN
-    world.control.fail["mark updating"] = EngineRefused("no")
+    world.control.fail["mark recovered"] = EngineRefused("no")
     assert run(["recover", URLS[0]]) == 0
 
 

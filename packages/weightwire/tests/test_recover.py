@@ -45,7 +45,7 @@ def test_a_torn_engine_is_paused_flushed_and_left_paused(world):
     world.control.found = EngineState.TORN
     found = weightwire.recover(URLS[0], world.options)
     assert [info.state for info in found] == [EngineState.TORN]
-    assert world.log == ["probe", "pause", "flush", "close control"]
+    assert world.log == ["probe", "pause", "flush", "mark recovered", "close control"]
     assert world.control.paused
 
 

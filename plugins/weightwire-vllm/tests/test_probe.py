@@ -10,7 +10,7 @@ from weightwire.errors import (
     StateError,
 )
 from weightwire.messages import EngineKind
-from weightwire.states import EngineState
+from weightwire.states import RECOVERED, EngineState
 from weightwire.vllm import probe
 
 
@@ -165,6 +165,13 @@ def test_a_paused_server_without_a_mark_is_whole(probed, vllm):
     vllm.paused, vllm.weight_version = True, "41"
     info = probed("0.27.0")
     assert (info.state, info.paused, info.notes) == (EngineState.WHOLE, True, ("Paused.",))
+
+
+def test_a_recovered_server_is_torn_and_says_that_it_was_recovered(probed, vllm):
+    vllm.paused, vllm.weight_version = True, RECOVERED
+    info = probed("0.32.0")
+    assert (info.state, info.paused) == (EngineState.TORN, True)
+    assert "recovered" in info.notes[0]
 
 
 def test_below_0_27_a_paused_server_counts_as_torn_and_says_why(probed, vllm):
