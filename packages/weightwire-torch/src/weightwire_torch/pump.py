@@ -112,8 +112,9 @@ class _UnderWay:
             if self._failure is not None:
                 error.add_note(f"Before that: {self._failure}")
             raise
-        if self._failure is not None:
-            raise self._failure
+        failure, self._failure = self._failure, None  # it knows this object, through the frame of the failed step
+        if failure is not None:
+            raise failure
         if self._stream.late:
             raise guard.deadline.exceeded("gathering tensors; the stream was completed with filler")
 

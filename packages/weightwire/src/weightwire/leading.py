@@ -6,6 +6,7 @@ import itertools
 import logging
 import secrets
 import time
+from functools import partial
 
 from weightwire import expected
 from weightwire import plan as planning
@@ -72,7 +73,7 @@ class Leader:
         plan = self._prepared(order, f"{self._name}-{number}", steps=steps, deadline=working_time(deadline))
         led = LedRound(self._backend, self._common, plan=plan, steps=steps, deadline=deadline)
         ending = led.lead(preflight=time.perf_counter() - began, digest=self._opening.digest)
-        return Ending(ending.early, lambda: self._learned(plan, ending.late()))
+        return Ending(ending.early, partial(self._learned, plan, ending))
 
     def add(self, url: str, deadline: Deadline) -> None:
         """Take one more engine in, paused; the next push opens a channel to all of them."""
@@ -129,7 +130,8 @@ class Leader:
             cache=order.cache,
         )
 
-    def _learned(self, plan: TransferPlan, receipt: Receipt) -> Receipt:
+    def _learned(self, plan: TransferPlan, ending: Ending) -> Receipt:
         """What was taken once is what is expected from now on, where nothing better is known."""
+        receipt = ending.late()
         self._opening.expected = self._opening.expected or expected.from_manifest(plan.manifest)
         return receipt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from weightwire.aftermath import update_failed, word_of
 from weightwire.agreement import Steps, Word
@@ -83,7 +84,10 @@ class LedRound:
             self._steps.hear_all(self._working)
         call = Call(self._close, doing="committing the update")
         early = self._work.receipt((), committed=False)
-        return Ending(early, lambda: call.result(Deadline.after(self._whole.remaining() + GRACE)))
+        return Ending(early, partial(self._closed, call))
+
+    def _closed(self, call: Call[Receipt]) -> Receipt:
+        return call.result(Deadline.after(self._whole.remaining() + GRACE))
 
     def _transfer(self) -> None:
         try:

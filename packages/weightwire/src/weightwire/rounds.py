@@ -28,6 +28,7 @@ class Ending:
     Attributes:
         early: what is known of it at that point.
         late: wait for the last phases: what the push did, or what it raises. May be called again after an interrupt.
+            Made without a lambda: an error would keep it, as a frame keeps its function, and be kept by it in turn.
     """
 
     early: Receipt

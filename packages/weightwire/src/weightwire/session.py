@@ -121,8 +121,9 @@ class Session:
         self._refuse_closed()
         order = Order.of(version, pause=pause, cache=cache)
         self.wait()
-        self._ending = ending = self._part.push(order, self._deadline())
-        return (self.wait() or ending.early) if wait else ending.early
+        self._ending = self._part.push(order, self._deadline())
+        early = self._ending.early
+        return (self.wait() or early) if wait else early
 
     @in_turn
     def wait(self) -> Receipt | None:

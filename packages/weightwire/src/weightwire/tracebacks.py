@@ -15,3 +15,11 @@ def let_go(error: BaseException) -> None:
     Not those of its cause: a weight source's own frames are its author's to look into.
     """
     traceback.clear_frames(error.__traceback__)
+
+
+def let_go_of_all(error: BaseException) -> None:
+    """As :func:`let_go`, and of what led to *error*, one after the other: for a library's errors, all the way down."""
+    known: BaseException | None = error
+    while known is not None:
+        let_go(known)
+        known = known.__cause__ or known.__context__

@@ -21,6 +21,7 @@ from weightwire.deadlines import Deadline
 from weightwire.errors import ConfigurationError, EngineUnreachable, GarbledReply, WeightwireError
 from weightwire.exchange import Reply, Request
 from weightwire.options import Options
+from weightwire.tracebacks import let_go_of_all
 
 IDLE_SECONDS = 2.0
 """Idle connections are not used again after this: uvicorn closes them after 5 s, and a POST must not be retried."""
@@ -74,6 +75,7 @@ class Connections:
             reply = _exchange(session, request, deadline)
         except (OSError, ValueError) as error:  # OSError: the base of all that requests raises, and of a missing file
             session.close()
+            let_go_of_all(error)
             raise self._trouble(request, deadline, error) from (None if _shows_a_header(error) else error)
         except BaseException:
             session.close()

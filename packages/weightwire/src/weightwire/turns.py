@@ -10,6 +10,7 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from weightwire.errors import StateError
+from weightwire.tracebacks import let_go
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,6 +73,10 @@ def in_turn(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P
     @wraps(method)
     def alone(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         with self.turns.taken(f"{method.__name__}()"):
-            return method(self, *args, **kwargs)
+            try:
+                return method(self, *args, **kwargs)
+            except Exception as error:
+                let_go(error)
+                raise
 
     return alone
