@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import Self
 from weakref import WeakSet
@@ -28,8 +27,7 @@ from weightwire_torch.broadcasting import Guard, all_well
 
 _TICK = 0.005  # seconds between two looks at the watch, or at the store, while a member is waited for
 _CLOSE_TIME = 5.0  # seconds an orderly close may take
-_LEAVING: deque[Call[None]] = deque(maxlen=100)  # the last ones that were begun; most have ended long ago
-
+_LEAVING: WeakSet[Call[None]] = WeakSet()  # those under way: nobody but its thread keeps such a call
 _JOINED: WeakSet[GlooGroup] = WeakSet()
 
 
@@ -190,7 +188,7 @@ class GlooGroup:
         if remains.empty:
             return None
         leaving = Call(lambda: remains.bury(self._member), doing="leaving the group")
-        _LEAVING.append(leaving)
+        _LEAVING.add(leaving)
         return leaving
 
 
