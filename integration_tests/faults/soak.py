@@ -31,6 +31,8 @@ WARM = 10
 SETTLED = 200
 """Rounds after which memory must not grow: allocators take their time."""
 KB_A_ROUND = 5.0
+STILL_SECONDS = 1.5
+"""How long descriptors and threads must stay as they are to count: a thread waits a second for more work, then ends."""
 SETTLE_SECONDS = 10.0
 """For what a failed round left behind (a call that was given up) to come to its end, before the last signs."""
 
@@ -91,6 +93,7 @@ class Soak:
         self.outcomes: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.signs: list[Signs] = []
+        self.warm: Signs | None = None
         answer = self._trainer.do(self._command("connect"))
         assert not answer.error, answer.text
 
@@ -111,14 +114,17 @@ class Soak:
             self._stage.revive(self._engine)
             self.outcomes["restarts"] += 1
         self.signs.append(vital_signs(self._trainer.pid))
+        if len(self.signs) == WARM:
+            self.warm = self.settled()
 
-    def settle_down(self) -> Signs:
-        """The last signs, once what was left behind has ended, or the time for it is over."""
-        until, before = time.monotonic() + SETTLE_SECONDS, self.signs[WARM - 1]
-        signs = vital_signs(self._trainer.pid)
-        while (signs.descriptors, signs.threads) != (before.descriptors, before.threads) and time.monotonic() < until:
+    def settled(self) -> Signs:
+        """The signs once they stand still, and are those of :attr:`warm` where there are such, or the time is over."""
+        now = time.monotonic()
+        until, since, signs = now + SETTLE_SECONDS, now, vital_signs(self._trainer.pid)
+        while now < until and (now - since < STILL_SECONDS or not signs.holds_as_much_as(self.warm or signs)):
             time.sleep(0.2)
-            signs = vital_signs(self._trainer.pid)
+            now, before, signs = time.monotonic(), signs, vital_signs(self._trainer.pid)
+            since = since if signs.holds_as_much_as(before) else now
         return signs
 
     def _wrong(self, answer: Answer, state: str, weights: str, version: str) -> list[str]:
@@ -130,6 +136,8 @@ class Soak:
         if not answer.error and (looks, says) != (weights, version):
             wrong.append(f"committed {weights} as {version!r}, and it serves {looks} as {says!r}")
         fitting = {"whole": {self._holds, *PAUSED}, "torn": PAUSED, "lost": {"nobody", *PAUSED}}
+        if answer.phase in BEFORE:  # it died before it was mended: it still counts as what the last round left
+            fitting["torn"] = fitting["lost"]
         if answer.error and (not _in_order(answer) or looks not in fitting[state]):
             wrong.append(f"{state}, and it serves {looks} as {says!r}: {answer.error}: {answer.text}")
         return wrong
@@ -188,13 +196,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def report(soak: Soak, *, seconds: float) -> int:
     """Print what was found; 1 if anything is not as it should be."""
-    first, last, rounds = soak.signs[WARM - 1], soak.settle_down(), len(soak.signs)
+    first, last, rounds = soak.warm or soak.signs[0], soak.settled(), len(soak.signs)
     wrong = list(soak.wrong)
     from_round = SETTLED if rounds > 2 * SETTLED else rounds // 2
     grows = slope([signs.memory for signs in soak.signs[from_round:]])
     if grows > KB_A_ROUND and rounds > 2 * SETTLED:
         wrong.append(f"the trainer grows by {grows:.1f} KB a round")
-    if (first.descriptors, first.threads) != (last.descriptors, last.threads):
+    if not last.holds_as_much_as(first):
         wrong.append(f"after {WARM} rounds the trainer had {first}, at the end {last}")
     for each in wrong:
         print(f"  wrong: {each}")

@@ -24,6 +24,10 @@ class Signs(msgspec.Struct, frozen=True):
     descriptors: int
     threads: int
 
+    def holds_as_much_as(self, other: Signs) -> bool:
+        """Whether descriptors and threads are as many; memory is another matter."""
+        return (self.descriptors, self.threads) == (other.descriptors, other.threads)
+
     def __str__(self) -> str:
         """In a line."""
         return f"{self.memory / 1024:.1f} MB, {self.descriptors} file descriptors, {self.threads} threads"
