@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import json
+import os
 
 import msgspec
 import pytest
@@ -81,3 +83,15 @@ def test_notes_come_after_the_error(capsys):
     error.add_note("The plugin x is broken.")
     assert show_failure(Screen(), error) == 5
     assert capsys.readouterr().err == "error: Nothing is installed.\n  The plugin x is broken.\n"
+
+
+def test_what_a_library_writes_to_stdout_in_the_middle_of_a_command_goes_to_stderr(capfd):
+    libc = ctypes.CDLL(None)
+    with Screen(json=True).to_itself():
+        os.write(1, b"at once\n")
+        libc.puts(b"held back by C")
+    os.write(1, b"the result\n")
+
+    said = capfd.readouterr()
+    assert said.out == "the result\n"
+    assert said.err == "at once\nheld back by C\n"

@@ -69,6 +69,7 @@ def push(
     version = how.weight_version or directory.name
     _refuse_unfit(version, how)
     with (
+        screen.to_itself(),
         PushProgress(screen.err) as progress,
         api.connect(urls, directory, options, plugins=[progress]) as session,
     ):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,6 +13,8 @@ from typing import TextIO
 import msgspec
 from rich.console import Console
 from rich.text import Text
+
+STDOUT, STDERR = 1, 2
 
 
 class Screen:
@@ -48,6 +52,23 @@ class Screen:
     def say(self, text: str, style: str = "") -> None:
         """Write one line for a person to stderr."""
         self.err.print(Text(text, style=style))
+
+    @contextmanager
+    def to_itself(self) -> Iterator[None]:
+        """Keep stdout for the result: what libraries write to the file meanwhile goes to stderr.
+
+        The gloo of torch up to 2.10 writes a line to it from C++ when a group comes together.
+        """
+        sys.stdout.flush()
+        kept = os.dup(STDOUT)
+        os.dup2(STDERR, STDOUT)
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            ctypes.CDLL(None).fflush(None)  # what C still holds back
+            os.dup2(kept, STDOUT)
+            os.close(kept)
 
     @contextmanager
     def logging(self) -> Iterator[None]:
