@@ -4,7 +4,7 @@
 reaches their clients before the answer reaches the caller: "not required for correctness", vLLM says there. A round
 that keeps its requests has no use for it, and a model of 1 GB is loaded in less. So for ``mode="keep"`` the answer is
 given when the engine has said that it rests; what vLLM does until then, and whether it fails, stays as it is. The same
-from 0.17 to 0.33; may go when vLLM does not sleep for ``keep``.
+from 0.17 to 0.32, and not looked at beyond; may go when vLLM does not sleep for ``keep``.
 """
 
 from __future__ import annotations
@@ -69,4 +69,4 @@ def _apply() -> None:
     engine.pause_generation = prompt(engine.pause_generation)
 
 
-SHIM = Shim("prompt_pause", ANY_DEVICE, "0.17", "0.34", "a pause is answered 20 ms late", _apply)
+SHIM = Shim("prompt_pause", ANY_DEVICE, "0.17", "0.33", "a pause is answered 20 ms late", _apply)
