@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         """The test's id."""
-        return f"{self.engine}-{self.model}-tp{self.tp}-dp{self.dp}{'-plain' if self.plain else ''}"
+        return f"{self.engine}-{self.model}{'-plain' if self.plain else ''}-tp{self.tp}-dp{self.dp}"
 
 
 QUICK = [Place("ours", "qwen3"), Place("stock", "qwen3")]
