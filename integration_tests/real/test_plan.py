@@ -23,9 +23,7 @@ def ways(served, session, versions):
 
 def test_later_rounds_land_by_the_plan_and_bring_what_was_pushed(served):
     if served.place.engine != "ours" or release(served.server.environment.version) < SINCE:
-        pytest.skip(
-            "no plan, and nothing said of one: vLLM's own engine, or a worker that opens and closes its updates"
-        )
+        pytest.skip("no plan: vLLM's own engine, or a worker that opens and closes its updates by itself")
     with served.connect(served.b.path) as session:
         first, *later = ways(served, session, [1, 2, 3])
         assert served.distance(served.b) < served.same
