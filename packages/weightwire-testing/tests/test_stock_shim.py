@@ -178,7 +178,8 @@ def vllm(monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(stock_shim, "_done", [])
     monkeypatch.setattr(
-        "weightwire_vllm_engine.shims.apply", lambda version: stock_shim._done.append(f"shims {version}")
+        "weightwire_vllm_engine.shims.apply",
+        lambda version, *, on_any_device: stock_shim._done.append((version, on_any_device)),
     )
     return SimpleNamespace(**{name.rpartition(".")[2]: sys.modules[name] for name in modules})
 
@@ -198,7 +199,7 @@ def test_the_shim_swaps_the_library_and_what_cuda_means_once(vllm, monkeypatch):
     assert vllm.nccl_engine.torch.empty(1, device="cuda").device.type == "cpu"
     assert vllm.packed_tensor.current_platform.Stream().cuda_stream == 0
     assert vllm.packed_tensor.current_platform.name == "cpu"
-    assert stock_shim._done == ["0.28.0", "shims 0.28.0"]
+    assert stock_shim._done == ["0.28.0", ("0.28.0", False)]
 
 
 def test_the_shim_refuses_a_server_on_a_gpu(vllm, monkeypatch):

@@ -29,7 +29,8 @@ POLL_SECONDS = 0.2
 STOP_SECONDS = 20.0
 TAIL_BYTES = 16_000
 
-PLUGINS = {"ours": "weightwire,weightwire_like_a_gpu", "stock": "weightwire_stock_shim"}
+PLUGINS = {"ours": "weightwire", "stock": "weightwire_stock_shim"}
+LIKE_A_GPU = "weightwire_like_a_gpu"
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,7 +189,7 @@ def variables(server: VllmServer, scratch: Path) -> dict[str, str]:
     ours = {
         "PATH": f"{server.environment.python.parent}{os.pathsep}{kept.get('PATH', '')}",
         "PYTHONPATH": str(server.environment.overlay),
-        "VLLM_PLUGINS": PLUGINS[setup.engine],
+        "VLLM_PLUGINS": PLUGINS[setup.engine] + (f",{LIKE_A_GPU}" if setup.like_a_gpu else ""),
         "VLLM_SERVER_DEV_MODE": "1",  # the routes of weight transfer are there in this mode alone
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
         "VLLM_HOST_IP": "127.0.0.1",
