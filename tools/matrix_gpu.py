@@ -8,8 +8,14 @@ import msgspec
 from matrix_cells import Cell
 from matrix_results import Result
 
-EXPERIMENTS = ("rounds-eager", "rounds-graphs")
-"""What a cell asks for: weights there and back, packed and not, without CUDA graphs and with them."""
+EXPERIMENTS = {
+    "stock": {"rounds-eager": "rounds-eager", "rounds-graphs": "rounds-graphs"},
+    "ours": {"ours-eager": "rounds-ours-eager", "ours-graphs": "rounds-ours-graphs"},
+}
+"""What a cell asks for, by its engine: weights there and back, packed and not, without CUDA graphs and with them.
+
+The names of the experiments, and what their lines call them.
+"""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -35,8 +41,9 @@ def taken(path: Path, cell: Cell, *, day: str, commit: str) -> Result | None:
     lines = [msgspec.json.decode(line, type=Line) for line in path.read_bytes().splitlines() if line]
     mine = [line for line in lines if line.version == cell.vllm]
     ended = {line.what: line for line in mine if line.experiment == "run"}
-    ends = [ended.get(f"{name} ended") for name in EXPERIMENTS]
-    judged = [line for line in mine if line.experiment in EXPERIMENTS and line.ok is not None]
+    experiments = EXPERIMENTS[cell.engine]
+    ends = [ended.get(f"{name} ended") for name in experiments]
+    judged = [line for line in mine if line.experiment in experiments.values() and line.ok is not None]
     if not judged or None in ends:
         return None
     good = all(line.ok for line in (*judged, *filter(None, ends)))
