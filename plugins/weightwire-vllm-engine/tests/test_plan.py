@@ -181,6 +181,19 @@ SPOILT = {
     "computed from the model": (replaced("norm", lambda held, given: held.data.copy_(held * 2)), "computes with norm"),
     "made up": (replaced("norm", lambda held, given: held.data.copy_(torch.ones(8))), "none of what was given"),
     "compared": (replaced("norm", lambda held, given: torch.equal(held.float(), held)), "computes with norm"),
+    "computed in what was given": (
+        replaced("norm", lambda held, given: held.data.copy_(given.mul_(2))),
+        r"norm\.weight is not copied into, but changed by aten\.mul_",
+    ),
+    "several at once": (replaced("norm", lambda held, given: torch._foreach_zero_([held.data])), "changed by aten._foreach"),
+    "written as a result": (
+        replaced("norm", lambda held, given: torch.add(torch.ones(8), 1, out=held.data)),
+        r"norm\.weight is not copied into, but changed by aten\.add\.out",
+    ),
+    "as other numbers": (
+        replaced("norm", lambda held, given: held.data.view(torch.int32).copy_(given.view(torch.int16))),
+        "as other numbers",
+    ),
     "changed in place": (replaced("norm", lambda held, given: held.data.add_(1)), r"changed by aten\.add_"),
     "looked into": (replaced("norm", lambda held, given: held.data.fill_(given[0].item())), "can't be followed"),
     "half of it": (replaced("norm", lambda held, given: held.data[:4].copy_(given[:4])), "4 of 8 elements of norm"),
@@ -211,6 +224,40 @@ def test_a_module_that_keeps_what_it_is_given_is_no_plan():
     model.norm.weight.weight_loader = keep
     with pytest.raises(UnplannableError, match="norm keeps what it is given, as kept"):
         record(model, METAS)
+
+
+HIDDEN = {
+    "a list": lambda model, given: model.norm.__setattr__("kept", [given]),
+    "a dictionary": lambda model, given: model.norm.__setattr__("kept", {"of the norm": given[2:]}),
+    "the parameter": lambda model, given: model.norm.weight.__setattr__("kept", given),
+}
+
+
+@pytest.mark.parametrize("place", HIDDEN)
+def test_what_is_given_may_not_be_kept_in_a_container_or_with_a_parameter_either(place):
+    model = loaded(1)
+    load = model.norm.weight.weight_loader
+
+    def keep(held: nn.Parameter, given: Tensor) -> None:
+        load(held, given)
+        HIDDEN[place](model, given)
+
+    model.norm.weight.weight_loader = keep
+    with pytest.raises(UnplannableError, match="norm keeps what it is given, as"):
+        record(model, METAS)
+
+
+def test_a_loader_that_sets_what_it_is_given_in_a_parameters_place_leaves_the_model_as_it_was():
+    model = loaded(1)
+    runtime = model.norm.weight
+
+    def replace(held: nn.Parameter, given: Tensor) -> None:
+        model.norm.weight = nn.Parameter(given, requires_grad=False)
+
+    model.norm.weight.weight_loader = replace
+    with pytest.raises(UnplannableError, match=r"norm\.weight is replaced"):
+        record(model, METAS)
+    assert model.norm.weight is runtime
 
 
 def test_a_name_that_the_model_does_not_know_is_no_plan():

@@ -41,6 +41,10 @@ def record(model: Any, tensors: Sequence[TensorMeta]) -> Plan:
         raise
     except Exception as error:  # whatever a loader makes of tensors without bytes
         raise UnplannableError(f"its loaders can't be followed: {type(error).__name__}: {error}") from error
+    finally:
+        replaced = _put_back(watch.before)
+    if replaced:
+        raise UnplannableError(f"{replaced} is replaced by its loader")
     watch.check_coverage()
     watch.check_nothing_kept(model)
     return Plan(
@@ -57,7 +61,8 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.sources = [torch.empty(meta.shape, dtype=torch_dtype(meta.dtype), device="meta") for meta in tensors]
         self.pieces: dict[int, list[Piece]] = defaultdict(list)
         self.landed: dict[int, list[Home]] = defaultdict(list)
-        self._homes = _by_address(model)
+        self.before = list(homes(model))
+        self._homes = _by_address(self.before)
         self._tensors = tensors
         self._source = {_storage(tensor): index for index, tensor in enumerate(self.sources)}
         self._written: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -66,16 +71,19 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         del types
-        target = args[0] if args and isinstance(args[0], torch.Tensor) else None
-        home = self._homes.get(_storage(target)) if target is not None and func._schema.is_mutable else None  # noqa: SLF001
-        if home is None or target is None:
+        named = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False))  # noqa: SLF001
+        named |= kwargs or {}
+        written = [name for tensor in _written(func, named) if (name := self._name_of(tensor))]
+        if not written:
             result = func(*args, **(kwargs or {}))
-            self._refuse_computing(func, args, result)
+            self._refuse_computing(func, named.values(), result)
             return result
+        target = args[0]
+        home = self._homes.get(_storage(target)) if isinstance(target, torch.Tensor) else None
+        if home is None or func not in (_COPY, *_FILLS):
+            raise UnplannableError(f"{written[0]} is not copied into, but changed by {func}")
         if func is _COPY:
             self._note_copy(home, target, args[1])
-        elif func not in _FILLS:
-            raise UnplannableError(f"{home.name} is not copied into, but changed by {func}")
         self._note_extent(home, target)
         return target
 
@@ -86,8 +94,9 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             UnplannableError: one does; names it.
         """
         for name, module in model.named_modules():
-            for attribute, value in vars(module).items():
-                if isinstance(value, torch.Tensor) and _storage(value) in self._source:
+            held = [vars(module), *[vars(tensor) for tensor in module.parameters(recurse=False)]]
+            for attribute, value in (item for one in held for item in one.items()):
+                if any(_storage(tensor) in self._source for tensor in _tensors_in((value,))):
                     raise UnplannableError(f"{name} keeps what it is given, as {attribute}")
 
     def check_coverage(self) -> None:
@@ -106,7 +115,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if covered != home.tensor.numel():
                 raise UnplannableError(f"{covered} of {home.tensor.numel()} elements of {home.name} would be loaded")
 
-    def _refuse_computing(self, func: Any, args: tuple[Any, ...], result: object) -> None:
+    def _refuse_computing(self, func: Any, args: Iterable[object], result: object) -> None:
         """Raise where anything but a view is made of a tensor of the model, or of one that was given."""
         for tensor in _tensors_in(args):
             name = self._name_of(tensor)
@@ -125,6 +134,8 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         index = self._source.get(_storage(source))
         if index is None:
             raise UnplannableError(f"what is loaded into {home.name} is none of what was given")
+        if source.dtype != self.sources[index].dtype:
+            raise UnplannableError(f"{self._tensors[index].name} is read as other numbers than it holds")
         if source.shape != target.shape:
             raise UnplannableError(f"{self._tensors[index].name} is spread out to fill {home.name}")
         piece = Piece(target.detach(), int(source.storage_offset()), tuple(source.shape), tuple(source.stride()))
@@ -132,6 +143,8 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.landed[index].append(home)
 
     def _note_extent(self, home: Home, target: torch.Tensor) -> None:
+        if target.dtype != home.tensor.dtype:
+            raise UnplannableError(f"{home.name} is loaded as other numbers than it holds")
         if not target.is_contiguous():
             raise UnplannableError(f"parts of {home.name} that do not lie in one run are loaded")
         if target.numel():
@@ -139,14 +152,25 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._written[id(home.tensor)].append((first, first + target.numel()))
 
 
-def _by_address(model: torch.nn.Module) -> dict[int, Home]:
+def _put_back(before: Iterable[Home]) -> str:
+    """Give the modules back the tensors that they had; return the name of one that was replaced, or nothing."""
+    replaced = ""
+    for home in before:
+        for held in (home.owner._parameters, home.owner._buffers):  # noqa: SLF001 - attributes may be computed
+            if home.leaf in held and held[home.leaf] is not home.tensor:
+                held[home.leaf] = home.tensor
+                replaced = home.name
+    return replaced
+
+
+def _by_address(tensors: Iterable[Home]) -> dict[int, Home]:
     """The tensors of a model by their storage. A buffer may be a view of a parameter, and is then no place of its own.
 
     Raises:
         UnplannableError: some have no bytes, or two parameters share them.
     """
     found: dict[int, Home] = {}
-    for home in sorted(homes(model), key=lambda home: not isinstance(home.tensor, torch.nn.Parameter)):
+    for home in sorted(tensors, key=lambda home: not isinstance(home.tensor, torch.nn.Parameter)):
         if home.tensor.is_meta:
             raise UnplannableError(f"{home.name} has no memory: an update was left half done")
         if not home.tensor.numel():
@@ -159,10 +183,22 @@ def _by_address(model: torch.nn.Module) -> dict[int, Home]:
     return found
 
 
+def _written(func: Any, named: Mapping[str, object]) -> list[torch.Tensor]:
+    """The arguments that an operation writes into, as its schema says."""
+    arguments = func._schema.arguments  # noqa: SLF001
+    return _tensors_in(named.get(one.name) for one in arguments if one.alias_info is not None and one.alias_info.is_write)
+
+
 def _tensors_in(things: Iterable[object]) -> list[torch.Tensor]:
-    """The tensors among arguments or results, also in the lists among them."""
-    flat = [part for thing in things for part in (thing if isinstance(thing, list | tuple) else (thing,))]
+    """The tensors among things, also in the containers among them."""
+    flat = [part for thing in things for part in _parts(thing)]
     return [thing for thing in flat if isinstance(thing, torch.Tensor)]
+
+
+def _parts(thing: object) -> Iterable[object]:
+    if isinstance(thing, dict):
+        return thing.values()
+    return thing if isinstance(thing, list | tuple | set) else (thing,)
 
 
 def _storage(tensor: torch.Tensor) -> int:
