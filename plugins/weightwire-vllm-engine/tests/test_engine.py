@@ -215,6 +215,75 @@ def test_a_flush_of_a_round_that_was_to_land_leaves_the_layers_as_they_are(engin
     assert engine.model.calls == []
 
 
+def test_a_proving_round_that_was_closed_before_it_brought_anything_speaks_neither_for_nor_against_a_plan(engine_class):
+    engine = planned(engine_class)
+    engine.start_weight_update()
+    engine.finish_weight_update()  # as the next trainer does where one was killed
+    assert [round_of(engine) for _ in range(2)] == [RELOADED, LANDED]
+
+
+def test_a_proof_that_finds_no_memory_costs_the_plan_and_not_the_round(engine_class, monkeypatch):
+    def full(*tensors: object) -> bool:
+        raise torch.OutOfMemoryError("tried to allocate 1 GiB")
+
+    monkeypatch.setattr("weightwire_vllm_engine.proof.same_bits", full)
+    engine = planned(engine_class)
+    assert [round_of(engine) for _ in range(2)] == [RELOADED] * 2
+    assert "tried to allocate 1 GiB" in engine.planner.why
+
+
+def test_a_model_that_nothing_can_be_recorded_of_takes_the_reload(engine_class, monkeypatch):
+    def broken(model: object) -> None:
+        raise NotImplementedError("no storage")
+
+    monkeypatch.setattr("weightwire_vllm_engine.plain.check", broken)
+    engine = planned(engine_class)
+    assert round_of(engine) == RELOADED
+    assert "no storage" in engine.planner.why
+
+
+def test_a_reload_by_somebody_else_that_broke_off_is_no_word_against_a_plan(engine_class):
+    engine = planned(engine_class)
+    runtime = engine.model.weight
+    engine.model.weight = nn.Parameter(torch.empty(4, device="meta"), requires_grad=False)
+    engine.start_weight_update()
+    assert engine.plan is None
+    engine.model.weight = runtime  # the reload puts it back
+    engine.receive_weights("update")
+    engine.finish_weight_update()
+    assert [round_of(engine) for _ in range(2)] == [RELOADED, LANDED]
+
+
+def test_a_buffer_that_a_broken_off_reload_left_without_memory_is_found_and_the_reload_taken(engine_class):
+    engine = planned(engine_class)
+    engine.model.register_buffer("angles", torch.ones(4))
+    assert [round_of(engine) for _ in range(2)] == [RELOADED, LANDED]
+    engine.model.angles = torch.empty(4, device="meta")
+    assert round_of(engine) == RELOADED
+
+
+def test_nothing_lands_by_a_plan_for_another_manifest_than_that_of_a_channel_opened_since(engine_class):
+    engine = planned(engine_class)
+    round_of(engine)
+    engine.start_weight_update()
+    opened(engine, "another")
+    channel = engine.channel
+    with pytest.raises(StateError, match="for another manifest") as caught:
+        engine.receive_weights("update")
+    assert "start the update again" in caught.value.hint
+    assert channel.received == []
+
+
+def test_a_channel_for_another_manifest_that_is_opened_in_the_middle_of_a_proof_proves_nothing(engine_class):
+    engine = planned(engine_class)
+    engine.start_weight_update()
+    opened(engine, "another")
+    engine.receive_weights("update")
+    engine.finish_weight_update()
+    opened(engine, "d")
+    assert [round_of(engine) for _ in range(2)] == [RELOADED, LANDED]
+
+
 def test_a_channel_that_failed_is_left_at_once(engine_class):
     engine = planned(engine_class)
     channel = engine.channel

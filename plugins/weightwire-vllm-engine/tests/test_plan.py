@@ -296,7 +296,7 @@ def test_a_plan_is_proven_by_what_the_loaders_made_of_the_same_tensors():
     model.load_weights(named(2))
     proof.see(0, tensors(2)[:3])
     proof.see(3, tensors(2)[3:])
-    proof.end()
+    assert proof.end()
 
 
 def test_a_module_that_the_reload_made_something_else_of_is_named():
@@ -322,15 +322,14 @@ def test_a_module_is_compared_only_once_it_is_put_back():
     model.load_weights(named(2)[:5])
     proof.see(0, tensors(2)[:5])
     proof.see(6, tensors(2)[6:])
-    proof.end()
+    assert proof.end()
 
 
 def test_a_round_that_left_something_out_proves_nothing():
     model = loaded(1)
     proof = Proof(record(model, METAS))
     proof.see(0, tensors(1)[:6])
-    with pytest.raises(UnplannableError, match="left 1 tensors out"):
-        proof.end()
+    assert not proof.end()
 
 
 def test_bits_are_compared_and_not_numbers():

@@ -92,6 +92,7 @@ class WeightwireEngine(WeightTransferEngine):  # type: ignore[misc]  # vLLM is n
             )
         try:
             if self.plan is not None:
+                self._refuse_another_manifest(channel.init)
                 channel.land(update_info, self.plan)
             else:
                 channel.receive(update_info, load_weights or self.model.load_weights, self._seen())
@@ -112,8 +113,23 @@ class WeightwireEngine(WeightTransferEngine):  # type: ignore[misc]  # vLLM is n
         return self.channel.init if self.channel is not None and usual and not self.reloading else None
 
     def _seen(self) -> Seen | None:
-        proof = self.planner.proof if self.planner is not None else None
-        return proof.see if proof is not None else None
+        """Whom to tell what was loaded: nobody, where the channel is of another manifest than the round."""
+        planner, channel = self.planner, self.channel
+        if planner is None or channel is None or planner.proof is None or not planner.is_for(channel.init):
+            return None
+        return planner.proof.see
+
+    def _refuse_another_manifest(self, init: EngineInit) -> None:
+        """Refuse to land what the plan was not made for.
+
+        Raises:
+            StateError: a channel for another manifest was opened after the update was started.
+        """
+        if self.planner is None or not self.planner.is_for(init):
+            raise StateError(
+                "This update was started for another manifest than the channel was opened for since.",
+                hint="start the update again, once the channel is open",
+            )
 
     @staticmethod
     def trainer_send_weights(iterator: object, trainer_args: object) -> NoReturn:

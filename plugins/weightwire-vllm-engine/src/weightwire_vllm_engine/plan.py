@@ -17,6 +17,10 @@ class UnplannableError(Exception):
     """This model, or this manifest, can't be loaded by a plan; says why. It takes vLLM's reload instead."""
 
 
+class HalfLoadedError(UnplannableError):
+    """It can't be now: an update was left half done. The next reload ends that."""
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A part of an incoming tensor, and its place.
@@ -63,6 +67,12 @@ class Home:
         return any(held.get(self.leaf) is self.tensor for held in kept)
 
     @property
+    def lost(self) -> bool:
+        """Whether the module holds something without memory in its place: a reload that broke off leaves that."""
+        kept = self.owner._parameters, self.owner._buffers  # noqa: SLF001 - attributes may be computed
+        return any(tensor is not None and tensor.is_meta for tensor in (held.get(self.leaf) for held in kept))
+
+    @property
     def unmoved(self) -> bool:
         """Whether it is where it was, so that what was recorded still leads into it."""
         return self.settled and self.tensor.untyped_storage().data_ptr() == self.pointer
@@ -76,15 +86,18 @@ class Plan:
         pieces: for each tensor of the manifest, in order; none for one that this worker does not load, such as a layer
             of another pipeline stage.
         homes: what they land in, for each tensor likewise.
+        everything: the tensors of the model, also those that nothing lands in, such as a table of angles.
     """
 
     pieces: tuple[tuple[Piece, ...], ...]
     homes: tuple[tuple[Home, ...], ...]
+    everything: tuple[Home, ...] = ()
 
     @property
     def moved(self) -> str:
-        """The name of a tensor of the model that is not where it was; empty if all are."""
-        return next((home.name for home in self.all_homes() if not home.unmoved), "")
+        """The name of a tensor of the model that is not where it was, or nowhere; empty if all are well."""
+        moved = (home.name for home in self.all_homes() if not home.unmoved)
+        return next(moved, "") or next((home.name for home in self.everything if home.lost), "")
 
     def all_homes(self) -> Iterator[Home]:
         """Each once."""

@@ -8,7 +8,7 @@ from typing import Any
 from weightwire.engine_wire import EngineInit
 
 from weightwire_vllm_engine import plain
-from weightwire_vllm_engine.plan import Plan, UnplannableError
+from weightwire_vllm_engine.plan import HalfLoadedError, Plan, UnplannableError
 from weightwire_vllm_engine.proof import Proof
 from weightwire_vllm_engine.recording import record
 
@@ -51,11 +51,9 @@ class Planner:
             return None
         if init.digest != self._digest or (self._plan is not None and self._plan.moved):
             self._digest, self._plan, self._proven, self._against = init.digest, None, False, ""
-        if self._plan is None and not self._against:
-            self._record(model, init)
         if self._plan is None:
-            self.why = self._against
-        elif not self._proven:
+            self.why = self._against or self._record(model, init)
+        if self._plan is not None and not self._proven:
             self.proof = Proof(self._plan)
             self.why = "this round proves the plan"
         return self._plan if self._proven else None
@@ -66,20 +64,30 @@ class Planner:
         if proof is None:
             return
         try:
-            proof.end()
+            self._proven = proof.end()
         except UnplannableError as error:
-            self._refuse(error)
-        else:
-            self._proven = True
+            self._refuse(str(error))
+        if self._proven:
             log.info("Weightwire's load plan is proven: from now on weights land straight in the model.")
 
-    def _record(self, model: Any, init: EngineInit) -> None:
+    def is_for(self, init: EngineInit) -> bool:
+        """Whether the round under way was begun for the manifest of this channel."""
+        return init.digest == self._digest
+
+    def _record(self, model: Any, init: EngineInit) -> str:
+        """Record a plan, or say why there is none. Whatever goes wrong: the reload can do without."""
         try:
             plain.check(model)
             self._plan = record(model, init.tensors)
+        except HalfLoadedError as error:
+            return str(error)
         except UnplannableError as error:
-            self._refuse(error)
+            return self._refuse(str(error))
+        except Exception as error:  # noqa: BLE001 - a kind of tensor or module that nobody here has seen
+            return self._refuse(f"{type(error).__name__}: {error}")
+        return ""
 
-    def _refuse(self, error: UnplannableError) -> None:
-        self._plan, self._against = None, str(error)
-        log.info("Weightwire has no load plan for this model, and takes vLLM's reload: %s.", error)
+    def _refuse(self, against: str) -> str:
+        self._plan, self._against = None, against
+        log.info("Weightwire has no load plan for this model, and takes vLLM's reload: %s.", against)
+        return against

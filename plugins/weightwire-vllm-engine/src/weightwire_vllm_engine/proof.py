@@ -31,18 +31,19 @@ class Proof:
         self._pending += [(first + number, tensor) for number, tensor in enumerate(tensors)]
         self._compare(all_of_them=False)
 
-    def end(self) -> None:
+    def end(self) -> bool:
         """Say that the reload is over.
 
+        Returns:
+            Whether the plan is proven: no round is, that did not bring everything, and it is no word against the plan.
+
         Raises:
-            UnplannableError: the plan is wrong, or the round did not bring everything.
+            UnplannableError: the plan is wrong.
         """
         self._compare(all_of_them=True)
         if self.failure:
             raise UnplannableError(self.failure)
-        missing = len(self.plan.pieces) - len(self._seen)
-        if missing:
-            raise UnplannableError(f"the round that should prove it left {missing} tensors out")
+        return len(self._seen) == len(self.plan.pieces)
 
     def _compare(self, *, all_of_them: bool) -> None:
         waiting = []
@@ -50,8 +51,14 @@ class Proof:
             if not all_of_them and not all(home.settled for home in self.plan.homes[index]):
                 waiting.append((index, tensor))
             elif not self.failure:
-                self._compare_one(index, tensor)
+                self._try_one(index, tensor)
         self._pending = [] if self.failure else waiting
+
+    def _try_one(self, index: int, tensor: torch.Tensor) -> None:
+        try:
+            self._compare_one(index, tensor)
+        except Exception as error:  # noqa: BLE001 - such as no memory for it: the round itself is well, and goes on
+            self.failure = f"it could not be compared with a round: {type(error).__name__}: {error}"
 
     def _compare_one(self, index: int, tensor: torch.Tensor) -> None:
         self._seen.add(index)

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from weightwire.messages import TensorMeta
 from weightwire_torch.dtypes import torch_dtype
 
-from weightwire_vllm_engine.plan import Home, Piece, Plan, UnplannableError, homes
+from weightwire_vllm_engine.plan import HalfLoadedError, Home, Piece, Plan, UnplannableError, homes
 
 _COPY = torch.ops.aten.copy_.default
 _FILLS = (torch.ops.aten.fill_.Scalar, torch.ops.aten.zero_.default)
@@ -50,6 +50,7 @@ def record(model: Any, tensors: Sequence[TensorMeta]) -> Plan:
     return Plan(
         tuple(tuple(watch.pieces[index]) for index in range(len(tensors))),
         tuple(tuple(watch.landed[index]) for index in range(len(tensors))),
+        tuple(watch.before),
     )
 
 
@@ -172,7 +173,7 @@ def _by_address(tensors: Iterable[Home]) -> dict[int, Home]:
     found: dict[int, Home] = {}
     for home in sorted(tensors, key=lambda home: not isinstance(home.tensor, torch.nn.Parameter)):
         if home.tensor.is_meta:
-            raise UnplannableError(f"{home.name} has no memory: an update was left half done")
+            raise HalfLoadedError(f"{home.name} has no memory: an update was left half done")
         if not home.tensor.numel():
             if isinstance(home.tensor, torch.nn.Parameter):
                 raise UnplannableError(f"{home.name} was taken away when the model was loaded: it is kept packed")
