@@ -206,13 +206,18 @@ def test_a_reload_that_broke_off_is_gone_on_with_before_anything_lands(engine_cl
     assert [round_of(engine) for _ in range(3)] == [RELOADED, RELOADED, LANDED]
 
 
-def test_a_flush_of_a_round_that_was_to_land_leaves_the_layers_as_they_are(engine_class):
+def test_a_flush_of_a_round_that_was_to_land_leaves_the_layers_as_they_are_and_claims_nothing(engine_class, caplog):
+    caplog.set_level("INFO", "vllm.weightwire")
     engine = planned(engine_class)
     round_of(engine)
     engine.model.calls.clear()
+    caplog.clear()
     engine.start_weight_update()
     engine.finish_weight_update()
     assert engine.model.calls == []
+    assert caplog.messages == []
+    round_of(engine)
+    assert caplog.messages == ["Weightwire: the round landed by the plan."]
 
 
 def test_a_proving_round_that_was_closed_before_it_brought_anything_speaks_neither_for_nor_against_a_plan(engine_class):

@@ -185,7 +185,10 @@ SPOILT = {
         replaced("norm", lambda held, given: held.data.copy_(given.mul_(2))),
         r"norm\.weight is not copied into, but changed by aten\.mul_",
     ),
-    "several at once": (replaced("norm", lambda held, given: torch._foreach_zero_([held.data])), "changed by aten._foreach"),
+    "several at once": (
+        replaced("norm", lambda held, given: torch._foreach_zero_([held.data])),
+        r"changed by aten\._foreach_zero_",
+    ),
     "written as a result": (
         replaced("norm", lambda held, given: torch.add(torch.ones(8), 1, out=held.data)),
         r"norm\.weight is not copied into, but changed by aten\.add\.out",

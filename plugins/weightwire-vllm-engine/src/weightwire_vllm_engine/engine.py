@@ -35,6 +35,9 @@ class WeightwireEngine(WeightTransferEngine):  # type: ignore[misc]  # vLLM is n
     plan: Plan | None = None
     """What the round under way lands by; None where it takes vLLM's reload, as every round does up to 0.24."""
 
+    landed = False
+    """Something landed by the plan, in the round under way."""
+
     reloading = False
     """The model's layers are out of order, from the start of a reload to its finish, also where an update failed."""
 
@@ -54,7 +57,7 @@ class WeightwireEngine(WeightTransferEngine):  # type: ignore[misc]  # vLLM is n
     def start_weight_update(self) -> None:
         """Choose the way that the round takes, and for the reload let every layer take new weights: from 0.25."""
         self.planner = self.planner or Planner()
-        self.plan = self.planner.begin(self.model, self._plannable())
+        self.plan, self.landed = self.planner.begin(self.model, self._plannable()), False
         if self.plan is None:
             from vllm.model_executor.model_loader.reload import initialize_layerwise_reload  # noqa: PLC0415
 
@@ -64,7 +67,8 @@ class WeightwireEngine(WeightTransferEngine):  # type: ignore[misc]  # vLLM is n
     def finish_weight_update(self) -> None:
         """Put every layer back to work, where the round took them apart: from 0.25."""
         if self.plan is not None:
-            log.info("Weightwire: the round landed by the plan.")
+            if self.landed:  # else a round that was left open is closed, and nothing came of it
+                log.info("Weightwire: the round landed by the plan.")
             return
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload  # noqa: PLC0415
 
@@ -94,6 +98,7 @@ class WeightwireEngine(WeightTransferEngine):  # type: ignore[misc]  # vLLM is n
             if self.plan is not None:
                 self._refuse_another_manifest(channel.init)
                 channel.land(update_info, self.plan)
+                self.landed = True
             else:
                 channel.receive(update_info, load_weights or self.model.load_weights, self._seen())
         except BaseException:

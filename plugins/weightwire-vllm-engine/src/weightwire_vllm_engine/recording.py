@@ -154,10 +154,14 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _put_back(before: Iterable[Home]) -> str:
-    """Give the modules back the tensors that they had; return the name of one that was replaced, or nothing."""
+    """Give the modules back the tensors that they had; return the name of one that was replaced, or nothing.
+
+    vLLM's backend for transformers makes the bias of an output head anew whenever it loads one (0.32, ``causal.py``).
+    """
     replaced = ""
     for home in before:
-        for held in (home.owner._parameters, home.owner._buffers):  # noqa: SLF001 - attributes may be computed
+        places: tuple[dict[str, Any], ...] = home.owner._parameters, home.owner._buffers  # noqa: SLF001 - attributes may be computed
+        for held in places:
             if home.leaf in held and held[home.leaf] is not home.tensor:
                 held[home.leaf] = home.tensor
                 replaced = home.name
@@ -186,8 +190,8 @@ def _by_address(tensors: Iterable[Home]) -> dict[int, Home]:
 
 def _written(func: Any, named: Mapping[str, object]) -> list[torch.Tensor]:
     """The arguments that an operation writes into, as its schema says."""
-    arguments = func._schema.arguments  # noqa: SLF001
-    return _tensors_in(named.get(one.name) for one in arguments if one.alias_info is not None and one.alias_info.is_write)
+    aliases = ((one.name, one.alias_info) for one in func._schema.arguments)  # noqa: SLF001
+    return _tensors_in(named.get(name) for name, alias in aliases if alias is not None and alias.is_write)
 
 
 def _tensors_in(things: Iterable[object]) -> list[torch.Tensor]:
