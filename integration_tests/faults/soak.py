@@ -59,6 +59,8 @@ KILLING = ("start:die", "update:die", "finish:die", "resume:die")
 
 BEFORE = {"connect", "recover", "open"}
 PAUSED = {"paused", "paused B"}
+RESTARTED = "default"
+"""The version of a server that nothing was pushed to: it serves A, and was started again since the session knew it."""
 
 
 class Trouble(msgspec.Struct, frozen=True):
@@ -136,8 +138,10 @@ class Soak:
         if not answer.error and (looks, says) != (weights, version):
             wrong.append(f"committed {weights} as {version!r}, and it serves {looks} as {says!r}")
         fitting = {"whole": {self._holds, *PAUSED}, "torn": PAUSED, "lost": {"nobody", *PAUSED}}
-        if answer.phase in BEFORE:  # it died before it was mended: it still counts as what the last round left
-            fitting["torn"] = fitting["lost"]
+        if (
+            answer.phase in BEFORE
+        ):  # it could not be mended: it still counts as what the last round left, though it died
+            fitting["torn"] = fitting["lost"] | ({"A"} if says == RESTARTED else set())
         if answer.error and (not _in_order(answer) or looks not in fitting[state]):
             wrong.append(f"{state}, and it serves {looks} as {says!r}: {answer.error}: {answer.text}")
         return wrong
