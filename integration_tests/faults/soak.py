@@ -138,9 +138,7 @@ class Soak:
         if not answer.error and (looks, says) != (weights, version):
             wrong.append(f"committed {weights} as {version!r}, and it serves {looks} as {says!r}")
         fitting = {"whole": {self._holds, *PAUSED}, "torn": PAUSED, "lost": {"nobody", *PAUSED}}
-        if (
-            answer.phase in BEFORE
-        ):  # it could not be mended: it still counts as what the last round left, though it died
+        if answer.phase in BEFORE:  # not mended, it counts as what the last round left, though it died since
             fitting["torn"] = fitting["lost"] | ({"A"} if says == RESTARTED else set())
         if answer.error and (not _in_order(answer) or looks not in fitting[state]):
             wrong.append(f"{state}, and it serves {looks} as {says!r}: {answer.error}: {answer.text}")
