@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import starting
 import torch
 import torch.distributed as dist
 import weightwire
@@ -112,9 +112,7 @@ def main() -> None:
     parser = words.parser()
     parser.add_argument("setups", nargs="+")
     given = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    dist.init_process_group("gloo")
+    starting.start()
     for setup in given.setups:
         trainer = SETUPS.get(setup, partial(make, setup))(given.checkpoint)
         with weightwire.connect(given.url, trainer.model, given.options) as session:

@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-import torch
+import starting
 import torch.distributed as dist
 import weightwire
 import words
@@ -87,9 +86,7 @@ def main() -> None:
     parser.add_argument("--group", default=1, type=int)
     parser.add_argument("--setup", default="fsdp2")
     given = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    dist.init_process_group("gloo", timeout=timedelta(seconds=given.group_timeout))
+    starting.start(timeout=timedelta(seconds=given.group_timeout))
     trainer = make(given.setup, given.checkpoint)
     rank = dist.get_rank()
     source = Faulty(

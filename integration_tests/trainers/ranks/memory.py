@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import starting
 import torch
-import torch.distributed as dist
 import weightwire
 import words
 from setups import make
@@ -57,9 +56,7 @@ def main() -> None:
     parser = words.parser()
     parser.add_argument("setups", nargs="+")
     given = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    dist.init_process_group("gloo")
+    starting.start()
     for setup in given.setups:
         trainer = make(setup, given.checkpoint)
         source = negotiate.weight_source(weightwire.plugins().registry, trainer.model, Options())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import warnings
 
+import starting
 import torch
 import torch.distributed as dist
 import weightwire
@@ -49,9 +49,7 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("setups", nargs="+")
     given = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    dist.init_process_group("gloo")
+    starting.start()
     for setup in given.setups:
         words.say(given.out, setup, run(setup, given))
     dist.destroy_process_group()

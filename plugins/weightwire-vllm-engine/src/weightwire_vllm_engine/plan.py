@@ -63,14 +63,17 @@ class Home:
     @property
     def settled(self) -> bool:
         """Whether the module holds that very tensor: in the middle of a reload it holds another."""
-        kept = self.owner._parameters, self.owner._buffers  # noqa: SLF001 - attributes may be computed
-        return any(held.get(self.leaf) is self.tensor for held in kept)
+        return any(tensor is self.tensor for tensor in self._held)
 
     @property
     def lost(self) -> bool:
         """Whether the module holds something without memory in its place: a reload that broke off leaves that."""
-        kept = self.owner._parameters, self.owner._buffers  # noqa: SLF001 - attributes may be computed
-        return any(tensor is not None and tensor.is_meta for tensor in (held.get(self.leaf) for held in kept))
+        return any(tensor is not None and tensor.is_meta for tensor in self._held)
+
+    @property
+    def _held(self) -> tuple[torch.Tensor | None, ...]:
+        """What the module holds under that name, among its parameters and its buffers."""
+        return self.owner._parameters.get(self.leaf), self.owner._buffers.get(self.leaf)  # noqa: SLF001 - attributes may be computed
 
     @property
     def unmoved(self) -> bool:
